@@ -10,12 +10,32 @@ from . import _extension
 _NARROW = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 
 
+def leaves_elements(tail: str, positions: Any, cu_seqlens: Any) -> bool:
+    """Whether a call of rotary may leave elements of its result as they are: those of padding, or a tail."""
+    return tail == "leave" or positions is not None or cu_seqlens is not None
+
+
+def may_pad(places: Any) -> bool:
+    """Whether a call with these TokenPlaces may have padding, whose rows it leaves as they are."""
+    return places is not None and (places.positions is not None or places.cu_seqlens_q is not None)
+
+
+class _Writable:
+    """The memory of a read-only array as that of one that is not: NumPy exports no other. For arrays that are only read."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+        self.__array_interface__ = {**array.__array_interface__, "data": (array.__array_interface__["data"][0], False)}
+
+
 class Framework:
-    """empty(like, shape, dtype): a new dense array beside `like`; dtype None: that of `like`, "float32": that one.
-    empty_like(like): one of its shape and dtype. call(function, arguments): calls the extension.
-    For prologue.compat: array(like, values, dtype): a list as an array; arange(like, n, dtype); contiguous(x): x, or a copy of it;
-    concatenate(a, b): along the last axis; join_halves(a, b): the array of which a and b are the halves along the last axis, without a
-    copy, or None if they are not."""
+    """empty(like, shape, dtype): a new dense array beside `like`, for a call that writes every element of it; dtype None: that of `like`,
+    "float32": that one. zeros(..): the same of zeros, for a call that may leave elements as they are: rows of padding, and those that no
+    sequence owns. empty_like(like), zeros_like(like): of its shape and dtype. call(function, arguments, written): calls the extension;
+    written(): the arrays that the call writes, by name.
+    For prologue.compat: array(like, values, dtype): a list as an array; arange(like, n, dtype); cast(x, dtype); contiguous(x): x, or a
+    copy of it; concatenate(a, b): along the last axis; join_halves(a, b): the array of which a and b are the halves along the last
+    axis, without a copy, or None if they are not."""
 
     # Whether the call must go through torch's dispatcher; only torch's has one.
     dispatcher: Any = None
@@ -23,10 +43,16 @@ class Framework:
     def empty(self, like: Any, shape: tuple, dtype: Any = None) -> Any:
         raise TypeError(f"out is None, and {type(like).__module__}.{type(like).__name__} is not known: give out")
 
+    def zeros(self, like: Any, shape: tuple, dtype: Any = None) -> Any:
+        return self.empty(like, shape, dtype)
+
     def empty_like(self, like: Any) -> Any:
         return self.empty(like, like.shape)
 
-    def call(self, function: Callable, arguments: tuple) -> None:
+    def zeros_like(self, like: Any) -> Any:
+        return self.zeros(like, like.shape)
+
+    def call(self, function: Callable, arguments: tuple, written: Callable) -> None:
         function(*arguments)
 
     def array(self, like: Any, values: Any, dtype: str) -> Any:
@@ -34,6 +60,9 @@ class Framework:
 
     def arange(self, like: Any, n: int, dtype: str) -> Any:
         raise self._unknown(like)
+
+    def cast(self, x: Any, dtype: str) -> Any:
+        raise self._unknown(x)
 
     def contiguous(self, x: Any) -> Any:
         raise self._unknown(x)
@@ -57,26 +86,41 @@ class _NumPy(Framework):
     def empty(self, like: Any, shape: tuple, dtype: Any = None) -> Any:
         return self.numpy.empty(shape, like.dtype if dtype is None else dtype)
 
-    def _narrow(self, value: Any) -> Any:
-        if not isinstance(value, self.numpy.ndarray) or value.dtype.name not in _NARROW:
-            return value
-        bits = tvm_ffi.from_dlpack(value.view(_NARROW[value.dtype.name]))
-        return _extension.reinterpret(bits, value.dtype.name)
+    def zeros(self, like: Any, shape: tuple, dtype: Any = None) -> Any:
+        return self.numpy.zeros(shape, like.dtype if dtype is None else dtype)
 
-    def call(self, function: Callable, arguments: tuple) -> None:
+    def _exported(self, value: Any, written: dict) -> Any:
+        """What the extension takes for a value that NumPy does not export: a narrow dtype, or an array that is read-only."""
+        if not isinstance(value, self.numpy.ndarray):
+            return value
+        array, name = value, value.dtype.name
+        if name in _NARROW:
+            array = array.view(_NARROW[name])
+        if not value.flags.writeable:
+            for what, one in written.items():
+                if one is value:
+                    raise ValueError(f"{what} is read-only: the call writes it")
+            array = self.numpy.asarray(_Writable(array))
+        return _extension.reinterpret(tvm_ffi.from_dlpack(array), name) if name in _NARROW else array
+
+    def call(self, function: Callable, arguments: tuple, written: Callable) -> None:
         try:
             function(*arguments)
         except (BufferError, TypeError):  # of NumPy, before anything has run
-            narrow = [self._narrow(value) for value in arguments]
-            if all(new is old for new, old in zip(narrow, arguments)):
+            by_name = written()
+            exported = [self._exported(value, by_name) for value in arguments]
+            if all(new is old for new, old in zip(exported, arguments)):
                 raise
-            function(*narrow)
+            function(*exported)
 
     def array(self, like: Any, values: Any, dtype: str) -> Any:
         return self.numpy.array(list(values), dtype)
 
     def arange(self, like: Any, n: int, dtype: str) -> Any:
         return self.numpy.arange(n, dtype=dtype)
+
+    def cast(self, x: Any, dtype: str) -> Any:
+        return x.astype(dtype)
 
     def contiguous(self, x: Any) -> Any:
         return self.numpy.ascontiguousarray(x)
@@ -102,10 +146,14 @@ class _CuPy(_NumPy):
         with like.device:
             return self.cupy.empty(shape, like.dtype if dtype is None else dtype)
 
+    def zeros(self, like: Any, shape: tuple, dtype: Any = None) -> Any:
+        with like.device:
+            return self.cupy.zeros(shape, like.dtype if dtype is None else dtype)
+
     def join_halves(self, a: Any, b: Any) -> Any:
         return None
 
-    def call(self, function: Callable, arguments: tuple) -> None:
+    def call(self, function: Callable, arguments: tuple, written: Callable) -> None:
         first = next(value for value in arguments if isinstance(value, self.cupy.ndarray))
         with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", first.device.id), self.cupy.cuda.get_current_stream(first.device.id).ptr):
             function(*arguments)
@@ -117,7 +165,7 @@ class _Jax(Framework):
     def empty(self, like: Any, shape: tuple, dtype: Any = None) -> Any:
         raise TypeError(self.READ_ONLY)
 
-    def call(self, function: Callable, arguments: tuple) -> None:
+    def call(self, function: Callable, arguments: tuple, written: Callable) -> None:
         raise TypeError(self.READ_ONLY)
 
 

@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple, Optional, Sequence, Union
 
 from . import _extension
-from ._frameworks import framework_of
+from ._frameworks import framework_of, leaves_elements, may_pad
 from ._groups import Array, HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces, flat, flat_places
 
 
@@ -55,15 +55,20 @@ def rotary(
     if inplace:
         out = x
     elif out is None:
+        new = framework.zeros_like if leaves_elements(tail, positions, cu_seqlens) else framework.empty_like
         if len(x) == 1 and rotate is None:  # the shortest way for the most frequent call
-            result = framework.empty_like(x[0])
-            framework.call(_extension.rotary, (1, x[0], result, True, *options))
+            result = new(x[0])
+            framework.call(_extension.rotary, (1, x[0], result, True, *options), lambda: {"faults": faults, "token_faults": token_faults})
             return result
-        out = tuple([framework.empty_like(one) for one in x])
+        out = tuple([new(one) for one in x])
     tensors: list = []
     for i, one in enumerate(x):
         tensors += (one, None if out[i] is one else out[i], True if rotate is None else bool(rotate[i]))
-    framework.call(_extension.rotary, (len(x), *tensors, *options))
+    framework.call(
+        _extension.rotary,
+        (len(x), *tensors, *options),
+        lambda: {**{f"out[{i}]": one for i, one in enumerate(out)}, "faults": faults, "token_faults": token_faults},
+    )
     return out[0] if len(x) == 1 else tuple(out)
 
 
@@ -93,8 +98,16 @@ def gather_cos_sin(
     if framework.dispatcher is not None and framework.dispatcher.needed():
         framework.dispatcher.gather_cos_sin(arguments)
     else:
-        framework.call(_extension.gather_cos_sin, arguments)
+        framework.call(_extension.gather_cos_sin, arguments, lambda: {"out": out})
     return out
+
+
+def _written(cache: Optional[PagedKv]) -> dict:
+    """What the prologue writes of a cache, by name."""
+    if cache is None:
+        return {}
+    scales = {"cache.k_scale": cache.k_scale, "cache.v_scale": cache.v_scale} if cache.scaling == "token_head" else {}
+    return {"cache.k": cache.k, "cache.v": cache.v, **scales}
 
 
 def attention_prologue(
@@ -154,13 +167,14 @@ def attention_prologue(
         raise TypeError("q, k, v and qkv are all None: one of them must be given")
     framework = framework_of(first)
     if q_out is None and q8_out is None:
-        if q is not None:
-            if q_rope is None:
-                q_out = framework.empty_like(q)
-            else:
-                q_out = framework.empty(q, (*q.shape[:2], q.shape[2] + q_rope.shape[2]))
+        padded = may_pad(places)
+        new = framework.zeros if padded else framework.empty
+        if q is not None and q_rope is None:
+            q_out = framework.zeros_like(q) if padded else framework.empty_like(q)
+        elif q is not None:
+            q_out = new(q, (*q.shape[:2], q.shape[2] + q_rope.shape[2]))
         elif qkv is not None and num_q_heads and head_dim:
-            q_out = framework.empty(qkv, (qkv.shape[0], num_q_heads, head_dim))
+            q_out = new(qkv, (qkv.shape[0], num_q_heads, head_dim))
     arguments = (
         q, k, v, q_rope, k_rope, qkv, num_q_heads, num_kv_heads, head_dim, v_head_dim, q_out, q8_out, q8_scale,
         *flat(cache), q_bias, k_bias, v_bias, *flat(q_norm), *flat(k_norm), *flat(v_norm), *flat(rope), *flat_places(places),
@@ -169,7 +183,15 @@ def attention_prologue(
     if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients(first, k, v):
         framework.dispatcher.attention_prologue(arguments)
     else:
-        framework.call(_extension.attention_prologue, arguments)
+        written = {"q_out": q_out, "q8_out": q8_out, "q8_scale": None if q8_scale is None or len(q8_scale.shape) < 2 else q8_scale}
+        framework.call(
+            _extension.attention_prologue,
+            arguments,
+            lambda: {
+                "q_out": q_out, "q8_out": q8_out, "q8_scale": q8_scale if q8_scale is not None and len(q8_scale.shape) == 2 else None,
+                **_written(cache), "k_out": k_out, "v_out": v_out, "faults": faults, "token_faults": token_faults,
+            },
+        )  # fmt: skip
     return q_out if q8_out is None else q8_out
 
 
@@ -218,7 +240,7 @@ def mla_prologue(
         raise TypeError("kv_c, k_pe and q_pe are all None: one of them must be given")
     framework = framework_of(first)
     if q_pe is not None and q_pe_out is None:
-        q_pe_out = framework.empty(q_pe, tuple(q_pe.shape))
+        q_pe_out = (framework.empty if positions is None else framework.zeros)(q_pe, tuple(q_pe.shape))
     arguments = (
         kv_c, k_pe, q_pe, kv_cache, ckv_cache, kpe_cache, cache_type, cache_scale, *flat(norm), *flat(rope), positions, slot_mapping,
         q_pe_out, kv_c_out, k_pe_out, faults, token_faults,
@@ -226,7 +248,14 @@ def mla_prologue(
     if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients(kv_c, k_pe, q_pe):
         framework.dispatcher.mla_prologue(arguments)
     else:
-        framework.call(_extension.mla_prologue, arguments)
+        framework.call(
+            _extension.mla_prologue,
+            arguments,
+            lambda: {
+                "kv_cache": kv_cache, "ckv_cache": ckv_cache, "kpe_cache": kpe_cache, "q_pe_out": q_pe_out, "kv_c_out": kv_c_out,
+                "k_pe_out": k_pe_out, "faults": faults, "token_faults": token_faults,
+            },
+        )  # fmt: skip
     return q_pe_out
 
 
@@ -274,7 +303,7 @@ def paged_attention(
     framework = framework_of(q)
     if out is None:
         v_dim = q.shape[2] if cache.v is None else cache.v.shape[3] * (2 if cache.v_type in ("int4", "uint4") else 1)
-        out = framework.empty(q, (q.shape[0], q.shape[1], v_dim))
+        out = framework.zeros(q, (q.shape[0], q.shape[1], v_dim))
     arguments = (
         q, out, *flat(cache), cu_seqlens_q, seq_lens, *flat(page_table), scale, soft_cap, window, chunk, ring_size, sinks, max_seqlen_q,
         max_seq_len, num_decode_seqs, batch_invariant, workspace, counters, faults, token_faults,
@@ -282,7 +311,11 @@ def paged_attention(
     if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients(q):
         framework.dispatcher.paged_attention(arguments)
     else:
-        framework.call(_extension.paged_attention, arguments)
+        framework.call(
+            _extension.paged_attention,
+            arguments,
+            lambda: {"out": out, "workspace": workspace, "counters": counters, "faults": faults, "token_faults": token_faults},
+        )
     return out
 
 
@@ -336,18 +369,26 @@ def attention_layer(
     workspace: on CUDA; None: from torch's allocator. The others: as in attention_prologue and paged_attention.
     """
     framework = framework_of(hidden_states)
+    clears = out is None
     if out is None:
         out = framework.empty_like(hidden_states)
     arguments = (
         hidden_states, qkv_weight, output_weight, output_bias, out, num_q_heads, num_kv_heads, head_dim, v_head_dim,
         *flat(cache), q_bias, k_bias, v_bias, *flat(q_norm), *flat(k_norm), *flat(v_norm), *flat(rope), *flat_places(places),
         hadamard_block, *flat(q_scale), rounding, k_out, v_out, faults, token_faults, scale, soft_cap, window, chunk, ring_size, sinks,
-        max_seqlen_q, max_seq_len, num_decode_seqs, batch_invariant, seq_lens, workspace,
+        max_seqlen_q, max_seq_len, num_decode_seqs, batch_invariant, seq_lens, workspace, clears,
     )  # fmt: skip
     if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients(hidden_states, qkv_weight, output_weight):
         framework.dispatcher.attention_layer(arguments)
     else:
-        framework.call(_extension.attention_layer, arguments)
+        framework.call(
+            _extension.attention_layer,
+            arguments,
+            lambda: {
+                "out": out, **_written(cache), "k_out": k_out, "v_out": v_out, "workspace": workspace, "faults": faults,
+                "token_faults": token_faults,
+            },
+        )  # fmt: skip
     return out
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import jax_tvm_ffi
 
 from . import _extension
+from ._frameworks import leaves_elements, may_pad
 from ._groups import HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces, flat, flat_places
 
 
@@ -29,7 +30,8 @@ def _is_array(value: Any) -> bool:
 
 
 def _call(operation: str, arguments: Sequence[Any], written: Sequence[Any]) -> Tuple[Any, ...]:
-    """Runs an operation. `written`: those of the arguments that it writes: shapes, for new arrays, or arrays, which are replaced.
+    """Runs an operation. `written`: those of the arguments that it writes: shapes, for new arrays all of whose elements it writes, or
+    arrays, which are replaced.
     Returns what they have become."""
     written = [value for value in written if value is not None]
     outputs = {id(value): i for i, value in enumerate(written)}
@@ -74,7 +76,8 @@ def rotary(
     max_seqlen: Optional[int] = None,
 ) -> Union[Any, Tuple[Any, ...]]:
     """prologue.rotary into new arrays. On a GPU a rope with a table needs past_table "zero" or "identity"."""
-    outputs = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in x]
+    new = jnp.zeros if leaves_elements(tail, positions, cu_seqlens) else jax.ShapeDtypeStruct
+    outputs = [new(one.shape, one.dtype) for one in x]
     tensors = [value for one, out in zip(x, outputs) for value in (one, out, True)]
     arguments = (len(x), *tensors, layout, tail, *flat(rope), positions, offset, offsets, cu_seqlens, max_seqlen, None, None)
     results = _call("rotary", arguments, outputs)
@@ -101,7 +104,7 @@ def attention_prologue(
 ) -> Tuple[Any, PagedKv]:
     """prologue.attention_prologue. Returns q and the cache with K and V written. On a GPU a rope with a table needs past_table "zero"
     or "identity"."""
-    q_out = jax.ShapeDtypeStruct(q.shape, q.dtype)
+    q_out = (jnp.zeros if may_pad(places) else jax.ShapeDtypeStruct)(q.shape, q.dtype)
     arguments = (
         q, k, v, None, None, None, None, None, None, None, q_out, None, None, *flat(cache), q_bias, k_bias, v_bias, *flat(q_norm),
         *flat(k_norm), *flat(v_norm), *flat(rope), *flat_places(places), hadamard_block, *flat(q_scale), rounding, None, None, None, None,
@@ -132,7 +135,7 @@ def paged_attention(
 ) -> Any:
     """prologue.paged_attention. workspace_bytes: on a GPU, of the scratch memory."""
     v_dim = q.shape[2] if cache.v is None else cache.v.shape[3] * (2 if cache.v_type in ("int4", "uint4") else 1)
-    out = jax.ShapeDtypeStruct((q.shape[0], q.shape[1], v_dim), q.dtype)
+    out = jnp.zeros((q.shape[0], q.shape[1], v_dim), q.dtype)
     workspace = jax.ShapeDtypeStruct((workspace_bytes,), jnp.uint8) if workspace_bytes > 0 else None
     arguments = (
         q, out, *flat(cache), cu_seqlens_q, seq_lens, *flat(page_table), scale, soft_cap, window, chunk, ring_size, sinks, max_seqlen_q,

@@ -13,7 +13,7 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 import torch
 
 from . import _extension
-from ._frameworks import Framework
+from ._frameworks import Framework, leaves_elements
 from ._groups import Array, HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces
 
 _SCHEMA_TYPES = {Optional[Array]: "Tensor?", Optional[int]: "int?", Optional[float]: "float?", Optional[str]: "str?", int: "int", float: "float", bool: "bool", str: "str"}  # fmt: skip
@@ -59,6 +59,7 @@ _OPERATORS = {
     "attention_layer": (
         "Tensor hidden_states", "Tensor qkv_weight", "Tensor output_weight", "Tensor? output_bias", "Tensor! out", "int num_q_heads",
         "int num_kv_heads", "int head_dim", "int? v_head_dim", *_STEPS, *_OPTIONS, "Tensor? seq_lens", "Tensor!? workspace",
+        "bool clears",
     ),
     "rotary": ("Tensor[] x", "int rotate", *_ROTARY_OPTIONS),  # rotate: bit i: whether x[i] is rotated
     "rotary_out": ("Tensor[] x", "Tensor![] out", "int rotate", *_ROTARY_OPTIONS, *_FAULTS),
@@ -219,7 +220,9 @@ def _rotary_arguments(x: Sequence[Any], out: Sequence[Any], rotate: int, options
 
 def _run_rotary(*arguments: Any) -> List[Any]:
     x, rotate, *options = _unpack("rotary", arguments)
-    out = [torch.empty_like(one) for one in x]
+    _, tail, *_, positions, _, _, cu_seqlens, _ = options
+    new = torch.zeros_like if leaves_elements(tail, positions, cu_seqlens) else torch.empty_like
+    out = [new(one) for one in x]
     _extension.rotary(*_rotary_arguments(x, out, rotate, (*options, None, None)))
     return out
 
@@ -257,26 +260,7 @@ def _backward(ctx: Any, gradients: Sequence[Any]) -> tuple:
         raise NotImplementedError("inverse_by_own_sine has no gradient: it is not the transpose of a rotation")
     rope = rope._replace(inverse=not rope.inverse)
     results = torch.ops.prologue.rotary(*_pack("rotary", [list(gradients), rotate, layout, tail, True, *rope, *rest]))
-    if rest[0] is not None:
-        results = [_zero_padding(result, rest[0], layout, rope.num_axes) for result in results]
     return (results, *[None] * (len(tensors) + 3))
-
-
-def _zero_padding(gradient: Any, positions: Any, layout: Optional[str], num_axes: int) -> Any:
-    """The rows of padding, which the operation does not write, become zeros."""
-    layout = ("bshd" if gradient.dim() == 4 else "shd") if layout is None else layout
-    if num_axes > 1 and positions.dim() > 1 and positions.shape[0] == num_axes:
-        positions = positions.amin(0)
-    padding = positions < 0  # [seq_len] or [batch, seq_len]
-    names = "bs" if padding.dim() == 2 else "s"
-    if "b" not in layout and padding.dim() == 2:
-        padding, names = padding[0], "s"
-    order = sorted(range(len(names)), key=lambda i: layout.index(names[i]))
-    padding = padding.permute(order)
-    shape = [1] * len(layout)
-    for i, axis in enumerate(order):
-        shape[layout.index(names[axis])] = padding.shape[i]
-    return gradient.masked_fill(padding.reshape(shape), 0)
 
 
 def _keep_offsets_in_inductor() -> None:
@@ -347,7 +331,7 @@ class _Dispatcher:
         else:
             if torch.is_grad_enabled() and any([one.requires_grad for one in x]):
                 raise NotImplementedError("rotary with out, inplace, faults or token_faults has no gradients: call it without them")
-            out = [torch.empty_like(one) for one in x] if out is None else list(out)
+            out = [torch.zeros_like(one) for one in x] if out is None else list(out)
             torch.ops.prologue.rotary_out(*_pack("rotary_out", [list(x), out, bits, *options, faults, token_faults]))
         return out[0] if len(x) == 1 else tuple(out)
 
@@ -383,10 +367,16 @@ class _Torch(Framework):
             return torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)
         return like.new_empty(shape)
 
+    def zeros(self, like: Any, shape: tuple, dtype: Any = None) -> Any:
+        return like.new_zeros(shape, dtype=None if dtype is None else getattr(torch, dtype))
+
     def empty_like(self, like: Any) -> Any:
         return torch.empty_like(like)
 
-    def call(self, function: Any, arguments: tuple) -> None:
+    def zeros_like(self, like: Any) -> Any:
+        return torch.zeros_like(like)
+
+    def call(self, function: Any, arguments: tuple, written: Any) -> None:
         function(*arguments)
 
     def array(self, like: Any, values: Any, dtype: str) -> Any:
@@ -394,6 +384,9 @@ class _Torch(Framework):
 
     def arange(self, like: Any, n: int, dtype: str) -> Any:
         return torch.arange(n, dtype=getattr(torch, dtype), device=like.device)
+
+    def cast(self, x: Any, dtype: str) -> Any:
+        return x.to(getattr(torch, dtype))
 
     def contiguous(self, x: Any) -> Any:
         return x.contiguous()

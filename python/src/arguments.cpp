@@ -2,7 +2,9 @@
 
 #include <tvm/ffi/extra/c_env_api.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <thread>
 
 #if PROLOGUE_HAS_CUDA
@@ -26,16 +28,11 @@ void check(const Status& status) {
 }
 
 int64_t Array::stride(int axis) const {
-  if (tensor_->shape[axis] != 1 && tensor_->strides != nullptr) return tensor_->strides[axis];
-  int64_t dense = 1;
-  for (int inner = tensor_->ndim - 1; inner > axis; --inner) {
-    if (tensor_->shape[inner] != 1) {
-      dense = stride(inner) * tensor_->shape[inner];
-      break;
-    }
+  if (tensor_->shape[axis] > 1 && tensor_->strides != nullptr && num_elements() > 0) return tensor_->strides[axis];
+  for (int inner = axis + 1; inner < tensor_->ndim; ++inner) {
+    if (tensor_->shape[inner] > 1) return stride(inner) * tensor_->shape[inner];
   }
-  // The axes outside must not overlap: an axis of size 1 inside of a strided one takes no more than that one's stride.
-  return dense;
+  return 1;
 }
 
 int64_t Array::num_elements() const {
@@ -65,7 +62,7 @@ DType Array::dtype() const {
                : type.bits == 16 ? DType::uint16
                : type.bits == 8  ? DType::uint8
                                  : DType::unset;
-      case kDLBool: return DType::uint8;
+      case kDLBool: fail_type(name_, " is bool: no operation takes bool");
       default: break;
     }
   }
@@ -103,6 +100,15 @@ const Array& Array::require_contiguous(int axis) const {
   if (*this && size(axis) > 1 && stride(axis) != 1) {
     fail_value(name_, " has a stride of ", stride(axis), " along axis ", axis, ": it must be 1");
   }
+  return *this;
+}
+
+bool Array::has_shape(std::initializer_list<int64_t> shape) const {
+  return std::equal(shape.begin(), shape.end(), tensor_->shape, tensor_->shape + tensor_->ndim);
+}
+
+const Array& Array::require_one_number() const {
+  if (*this && !has_shape({}) && !has_shape({1})) fail_value(name_, " has the shape ", shape_text(), ": it must be one number");
   return *this;
 }
 
@@ -241,7 +247,7 @@ void set_num_threads(int64_t count) {
 
 Call::Call(const Arguments& arguments, const Array& faults) {
   if (faults) {
-    if (faults.num_elements() != 2 || (faults.dtype() != DType::int64 && faults.dtype() != DType::uint64)) {
+    if (!faults.has_shape({2}) || (faults.dtype() != DType::int64 && faults.dtype() != DType::uint64)) {
       fail_value("faults is ", dtype_name(faults.dtype()), " ", faults.shape_text(), ": it must be two int64, zeros at first");
     }
     faults_ = static_cast<FaultRecord*>(faults.require_dense().data());
@@ -300,6 +306,19 @@ Scratch::Scratch(const Arguments& arguments, const Array& given, int64_t bytes) 
   const int64_t shape[1] = {bytes};
   tensor_ = tvm::ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, {shape, 1}, {kDLUInt, 8, 1}, arguments.device());
   data_ = tensor_.data_ptr();
+}
+
+void Scratch::clear(const Execution& execution, int64_t begin, int64_t bytes) const {
+  char* const first = static_cast<char*>(data_) + begin;
+  if (bytes == 0) return;
+  if (execution.device == Device::cpu) {
+    std::memset(first, 0, static_cast<size_t>(bytes));
+    return;
+  }
+#if PROLOGUE_HAS_CUDA
+  const cudaError_t error = cudaMemsetAsync(first, 0, static_cast<size_t>(bytes), execution.stream);
+  if (error != cudaSuccess) fail("RuntimeError", str_cat("cudaMemsetAsync failed: ", cudaGetErrorString(error)));
+#endif
 }
 
 }  // namespace prologue::python

@@ -32,8 +32,8 @@ template <class... Parts>
 // Throws the exception that belongs to an error's code.
 void check(const Status& status);
 
-// A tensor of the caller, or null. Strides count elements. The stride of an axis of size 1 is that of a dense tensor, whatever the
-// caller's framework says.
+// A tensor of the caller, or null. Strides count elements. The stride of an axis of size 1, and every stride of a tensor without elements,
+// is that of a dense tensor, whatever the caller's framework says.
 class Array {
  public:
   Array() = default;
@@ -59,6 +59,8 @@ class Array {
   const Array& require_size(int axis, int64_t size, const char* what) const;
   const Array& require_dense() const;               // contiguous
   const Array& require_contiguous(int axis) const;  // stride 1 along the axis
+  const Array& require_one_number() const;          // of the shape [] or [1]
+  bool has_shape(std::initializer_list<int64_t> shape) const;
   std::string shape_text() const;
 
  private:
@@ -146,6 +148,7 @@ class Scratch {
   Scratch(const Arguments& arguments, const Array& given, int64_t bytes);
   void* data() const { return data_; }
   int64_t size_bytes() const { return bytes_; }
+  void clear(const Execution& execution, int64_t begin, int64_t bytes) const;  // zeros, in stream order
 
  private:
   tvm::ffi::Tensor tensor_;

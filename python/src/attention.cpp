@@ -1,22 +1,26 @@
 #include "attention.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace prologue::python {
 
 Array read_prologue_steps(Arguments& arguments, AttentionPrologueParams& params) {
   const int64_t v_dim = params.cache.v.head_dim;
-  params.cache = read_paged_kv(arguments, params.dtype);
+  params.cache = read_paged_kv(arguments);
+  if (params.cache.v.data != nullptr && v_dim > 0 && params.cache.v.head_dim != v_dim) {
+    fail_value("v_cache has heads of ", params.cache.v.head_dim, " channels, and v of ", v_dim, ": they must be equal");
+  }
   if (params.cache.k.data == nullptr && params.cache.v.data == nullptr) params.cache.num_kv_heads = params.num_kv_heads;
   if (params.cache.k.data == nullptr) params.cache.k.head_dim = params.head_dim;
   if (params.cache.v.data == nullptr) params.cache.v.head_dim = v_dim;
   const auto bias = [&](const char* name, int64_t heads, int64_t head_dim) -> const void* {
     const Array array = arguments.optional_array(name);
     if (!array) return nullptr;
-    array.require(params.dtype).require_dense();
-    if (array.num_elements() != heads * head_dim) {
-      fail_value(name, " has the shape ", array.shape_text(), ": it must have ", heads * head_dim, " elements");
+    if (!array.has_shape({heads * head_dim}) && !array.has_shape({heads, head_dim})) {
+      fail_value(name, " has the shape ", array.shape_text(), ": it must be [", heads * head_dim, "] or [", heads, ", ", head_dim, "]");
     }
+    array.require(params.dtype).require_dense();
     return array.data();
   };
   params.bias.q = bias("q_bias", params.num_q_heads, params.head_dim);
@@ -25,7 +29,7 @@ Array read_prologue_steps(Arguments& arguments, AttentionPrologueParams& params)
   params.q_norm = read_head_norm(arguments, params.num_q_heads, params.head_dim);
   params.k_norm = read_head_norm(arguments, params.num_kv_heads, params.head_dim);
   params.v_norm = read_head_norm(arguments, params.num_kv_heads, v_head_dim(params));
-  params.rope = read_rope(arguments, 1, params.num_tokens);
+  params.rope = read_rope(arguments, 1, params.num_tokens, RopeSources::of_prologues);
   params.places = read_token_places(arguments, params.num_tokens, params.rope.num_axes);
   params.hadamard_block = arguments.integer("hadamard_block");
   params.q_scale = read_query_scale(arguments);
@@ -52,17 +56,24 @@ void read_attention_options(Arguments& arguments, PagedAttentionParams& params, 
   params.soft_cap = static_cast<float>(arguments.number("soft_cap"));
   params.window = arguments.integer("window");
   params.chunk = arguments.integer("chunk");
-  params.ring_size = arguments.integer("ring_size");
+  if (const int64_t ring_size = arguments.integer("ring_size"); ring_size != 0) params.ring_size = ring_size;
   if (const Array sinks = arguments.optional_array("sinks"); sinks) {
     sinks.require_rank(1, 1).require_size(0, num_q_heads, "one for each q head").require_dense();
     params.sinks = sinks.data();
     params.sinks_type = sinks.dtype();
   }
+  constexpr int64_t kMostTokens = int64_t{1} << 30;  // of a sequence
+  // A ring keeps the last tokens of sequences of any length, of which a row must not see more.
+  const int64_t num_pages = table.block_table != nullptr ? table.max_pages_per_seq : table.num_kv_indices;
+  const int64_t most = params.ring_size == 0                     ? num_pages * kv.page_size
+                       : params.window > 0 || params.chunk > 0 ? kMostTokens
+                                                                 : params.ring_size;
   params.max_seqlen_q = arguments.integer("max_seqlen_q", params.num_tokens);
-  if (table.block_table == nullptr && arguments.none()) {
-    fail_value("max_seq_len is None: with kv_indptr and kv_indices it must be given");
+  params.max_seq_len = arguments.integer("max_seq_len", std::clamp<int64_t>(most, 1, kMostTokens));
+  if (params.num_tokens == 0) {  // no row: any bound holds
+    params.max_seqlen_q = std::max<int64_t>(params.max_seqlen_q, 1);
+    params.max_seq_len = std::max<int64_t>(params.max_seq_len, 1);
   }
-  params.max_seq_len = arguments.integer("max_seq_len", table.max_pages_per_seq * kv.page_size);
   params.num_decode_seqs = arguments.integer("num_decode_seqs");
   params.batch_invariant = arguments.flag("batch_invariant");
 }

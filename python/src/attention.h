@@ -12,7 +12,8 @@ namespace prologue::python {
 // of the cache, cache.v.head_dim must be set. Returns the caller's fault record.
 Array read_prologue_steps(Arguments& arguments, AttentionPrologueParams& params);
 
-// scale to batch_invariant of PagedAttentionParams. num_tokens and num_seqs must be set; `kv` and `table` give the default bounds.
+// scale to batch_invariant of PagedAttentionParams. num_tokens must be set, and ring_size if 0 stands for something else; `kv` and `table`
+// give the default bounds.
 void read_attention_options(Arguments& arguments, PagedAttentionParams& params, const PagedKvView& kv, const PageTable& table,
                             int64_t num_q_heads);
 

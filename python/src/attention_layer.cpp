@@ -84,8 +84,13 @@ tvm::ffi::Any run_attention_layer(Arguments& arguments) {
 
   PagedAttentionParams& attention = params.attention;
   attention.num_tokens = prologue.num_tokens;  // for the default bounds; the layer sets it itself
+  attention.ring_size = prologue.places.ring_size;
   read_attention_options(arguments, attention, prologue.cache, prologue.places.page_table, prologue.num_q_heads);
+  if (attention.ring_size != prologue.places.ring_size && prologue.places.slot_mapping.data == nullptr) {
+    fail_value("ring_size is ", attention.ring_size, ", and that of places ", prologue.places.ring_size, ": they must be equal");
+  }
   const Array seq_lens = arguments.optional_array("seq_lens"), workspace = arguments.optional_array("workspace");
+  const bool clears = arguments.flag("clears");
   if (seq_lens) {
     seq_lens.require_rank(1, 1).require_size(0, prologue.places.num_seqs, "one for each sequence").require_dense();
     attention.seq_lens = seq_lens.as<const int32_t>(DType::int32);
@@ -102,6 +107,7 @@ tvm::ffi::Any run_attention_layer(Arguments& arguments) {
   }
   if (arguments.on_cuda() && reinterpret_cast<uintptr_t>(scratch.data()) % 256 != 0)
     fail_value("workspace must be aligned to 256 bytes");
+  if (clears) scratch.clear(call.execution(), gemm_bytes, *bytes);  // the output projection reads rows that no sequence owns, too
   GemmContext& context = gemm_context(arguments, call.execution());
   context.set_workspace(scratch.data());
   params.workspace = static_cast<char*>(scratch.data()) + gemm_bytes;

@@ -18,7 +18,9 @@ tvm::ffi::Any run_attention_prologue(Arguments& arguments) {
   const int64_t num_q_heads = arguments.integer("num_q_heads", 0), num_kv_heads = arguments.integer("num_kv_heads", 0);
   const int64_t head_dim = arguments.integer("head_dim", 0), value_dim = arguments.integer("v_head_dim", 0);
   if (qkv) {
-    if (q || k || v) fail_value("qkv is given, and so is q, k or v: it must be one or the other");
+    if (q || k || v || q_rope || k_rope) {
+      fail_value("qkv is given, and so is q, k, v, q_rope or k_rope: it must be one or the other");
+    }
     qkv.require_rank(2, 2).require_contiguous(1);
     const int64_t v_dim = value_dim > 0 ? value_dim : head_dim;
     if (num_q_heads < 0 || num_kv_heads < 0 || head_dim < 1 || num_q_heads > 65536 || num_kv_heads > 65536 ||
@@ -27,7 +29,7 @@ tvm::ffi::Any run_attention_prologue(Arguments& arguments) {
                  ") must be given");
     }
     params.num_q_heads = num_q_heads, params.num_kv_heads = num_kv_heads, params.head_dim = head_dim;
-    params.cache.v.head_dim = value_dim;
+    params.cache.v.head_dim = v_dim;
     qkv.require_size(1, (num_q_heads + num_kv_heads) * head_dim + num_kv_heads * v_dim, "the rows of q, k and v");
     set_packed_qkv(params, qkv.data(), qkv.stride(0));
   } else {
@@ -65,16 +67,20 @@ tvm::ffi::Any run_attention_prologue(Arguments& arguments) {
     if (dtype_is_fp8(q8.dtype())) params.q8_out.type = q8.dtype();
   }
   if (const Array scale = arguments.optional_array("q8_scale"); scale) {
-    scale.require_dense();
-    params.q8_out.scale = scale.as<float>(DType::f32);
-    if (scale.num_elements() != 1 || scale.rank() == 2) {
-      scale.require_rank(2, 2)
-          .require_size(0, params.num_tokens, "the tokens")
-          .require_size(1, params.num_q_heads, "the q heads");
+    params.q8_out.scale = scale.require_dense().as<float>(DType::f32);
+    if (scale.has_shape({params.num_tokens, params.num_q_heads})) {
       params.q8_out.scaling = KvScaling::token_head;
+    } else if (!scale.has_shape({}) && !scale.has_shape({1})) {
+      fail_value("q8_scale has the shape ", scale.shape_text(), ": it must be [1] or [", params.num_tokens, ", ", params.num_q_heads, "]");
     }
   }
   const Array faults = read_prologue_steps(arguments, params);
+  for (const Array& part : {q_rope, k_rope}) {
+    if (part && params.rope.rotary_dim > 0) part.require_size(2, params.rope.rotary_dim, "rotary_dim of the rope");
+  }
+  if (qkv && params.num_tokens == 1) {  // in place: the stride between tokens, of which there is one, must be that of qkv
+    for (MutableHeadsView* out : {&params.q_out, &params.k_out, &params.v_out}) out->token_stride = qkv.stride(0);
+  }
   Call call(arguments, faults);
   params.faults = call.faults();
   call.finish(attention_prologue(params, call.execution()), params.rope.past_table);

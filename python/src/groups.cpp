@@ -1,5 +1,7 @@
 #include "groups.h"
 
+#include <algorithm>
+
 namespace prologue::python {
 
 HeadsView heads_view(const Array& array) {
@@ -27,6 +29,8 @@ uint8_t* token_faults_of(const Array& array, int64_t num_tokens) {
 
 namespace {
 
+constexpr int64_t kMaxComputedPosition = int64_t{1} << 20;  // of the prologues
+
 // [rows, columns], or with a row for each token also [batch, seq_len, columns].
 RopeColumns columns_of(const Array& array, bool per_token, int64_t batch, int64_t seq_len) {
   array.require_rank(2, per_token ? 3 : 2);
@@ -50,7 +54,7 @@ RopeColumns columns_of(const Array& array, bool per_token, int64_t batch, int64_
 
 }  // namespace
 
-Rope read_rope(Arguments& arguments, int64_t batch, int64_t seq_len) {
+Rope read_rope(Arguments& arguments, int64_t batch, int64_t seq_len, RopeSources allowed) {
   Rope rope;
   if (!arguments.group("rope")) return rope;
   rope.style = arguments.choice<RopeStyle>("style", {{"neox", RopeStyle::neox}, {"interleaved", RopeStyle::interleaved}});
@@ -81,6 +85,16 @@ Rope read_rope(Arguments& arguments, int64_t batch, int64_t seq_len) {
     fail_value("rope: ", sources, " of cos and sin, cos_sin, angles, inv_freq and theta are given: it must be exactly one");
   }
   if (static_cast<bool>(cos) != static_cast<bool>(sin)) fail_value("rope: only one of cos and sin is given");
+  if (allowed == RopeSources::of_prologues) {
+    if (has_theta || angles) {
+      fail("NotImplementedError", str_cat("rope: ", has_theta ? "theta" : "angles",
+                                          " is given, which only rotary takes: give cos and sin, cos_sin, or inv_freq in float32"));
+    }
+    if (inv_freq && inv_freq.dtype() != DType::f32) {
+      fail("NotImplementedError", str_cat("inv_freq is ", dtype_name(inv_freq.dtype()), ", which only rotary takes: it must be float32"));
+    }
+    if (inv_freq && rope.max_position == 0) rope.max_position = kMaxComputedPosition;
+  }
   if (rope.num_blocks < 1 || rope.num_blocks > 4) fail_value("num_blocks is ", rope.num_blocks, ": it must lie in 1..4");
   if (rope.rotary_dim < 0 || rope.rotary_dim > kMaxHeadDim) {
     fail_value("rotary_dim is ", rope.rotary_dim, ": it must lie in 0..", kMaxHeadDim);
@@ -169,19 +183,19 @@ HeadNorm read_head_norm(Arguments& arguments, int64_t num_heads, int64_t head_di
   norm.weight_offset = static_cast<float>(arguments.number("weight_offset"));
   const auto read = [&](const Array& array) -> const void* {
     if (!array) return nullptr;
-    array.require_rank(1, 2).require_dense();
-    const bool for_each_head = array.num_elements() == num_heads * head_dim && (array.rank() == 2 || num_heads != 1);
-    if (!for_each_head && array.num_elements() != head_dim) {
+    const bool for_all_heads = array.has_shape({head_dim}), of_token = norm.scope == NormScope::token;
+    if (!for_all_heads && !array.has_shape({num_heads, head_dim}) && !(of_token && array.has_shape({num_heads * head_dim}))) {
       fail_value(array.name(), " has the shape ", array.shape_text(), ": it must be [", head_dim, "] or [", num_heads, ", ",
-                 head_dim, "]");
+                 head_dim, "], or with the scope 'token' also [", num_heads * head_dim, "]");
     }
-    norm.weight_head_stride = for_each_head ? head_dim : 0;
+    array.require_dense();
+    norm.weight_head_stride = for_all_heads ? 0 : head_dim;
     norm.weight_type = array.dtype();
     return array.data();
   };
   norm.weight = read(weight);
   norm.bias = read(bias);
-  if (weight && bias && (weight.num_elements() != bias.num_elements() || weight.dtype() != bias.dtype())) {
+  if (weight && bias && (weight.shape_text() != bias.shape_text() || weight.dtype() != bias.dtype())) {
     fail_value("norm bias is ", dtype_name(bias.dtype()), " ", bias.shape_text(), ", norm weight ", dtype_name(weight.dtype()),
                " ", weight.shape_text(), ": they must be alike");
   }
@@ -197,7 +211,7 @@ PageTable read_page_table(Arguments& arguments, int64_t num_seqs) {
     block_table.require_rank(2, 2).require_size(0, num_seqs, "one row for each sequence").require_contiguous(1);
     table.block_table = block_table.as<const int32_t>(DType::int32);
     table.block_table_stride = block_table.stride(0);
-    table.max_pages_per_seq = block_table.size(1);
+    table.max_pages_per_seq = num_seqs == 0 ? std::max<int64_t>(block_table.size(1), 1) : block_table.size(1);  // none is read
   }
   if (static_cast<bool>(indptr) != static_cast<bool>(indices)) fail_value("only one of kv_indptr and kv_indices is given");
   if (indptr) {
@@ -274,7 +288,7 @@ QueryScale read_query_scale(Arguments& arguments) {
   return scale;
 }
 
-PagedKvView read_paged_kv(Arguments& arguments, DType dtype) {
+PagedKvView read_paged_kv(Arguments& arguments) {
   PagedKvView cache;
   if (!arguments.group("cache")) return cache;
   const Array k = arguments.optional_array("k_cache"), v = arguments.optional_array("v_cache");
@@ -312,15 +326,12 @@ PagedKvView read_paged_kv(Arguments& arguments, DType dtype) {
     heads.strides = {array.stride(0) * per_byte, array.stride(token_axis) * per_byte, array.stride(head_axis) * per_byte};
     if (!dtype_is_quantized(heads.format.type)) {
       heads.format.scaling = KvScaling::none;
-      if (heads.format.type == dtype) heads.format.type = DType::unset;
       return;
     }
     if (scaling == KvScaling::none) return;
     if (!scale) fail_value(array.name(), " has no scale: its scaling needs one");
     heads.scale = scale.as<float>(DType::f32);
-    if (scaling == KvScaling::tensor && scale.num_elements() != 1) {
-      fail_value(scale.name(), " has the shape ", scale.shape_text(), ": it must be one number");
-    }
+    if (scaling == KvScaling::tensor) scale.require_one_number();
     if (scaling == KvScaling::head) {
       scale.require_rank(1, 1).require_size(0, cache.num_kv_heads, "one for each kv head").require_dense();
     }

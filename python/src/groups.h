@@ -16,13 +16,15 @@ IndexView index_view_of(const Array& array);
 // An address in the fault codes of each token, or null.
 uint8_t* token_faults_of(const Array& array, int64_t num_tokens);
 
+// Which sources of cos and sin an operation takes: the prologues take tables, and inv_freq in float32 for positions below 2^20.
+enum class RopeSources { all, of_prologues };
 // `batch` and `seq_len` are the tokens of the call: they say what rows for each token must look like.
-Rope read_rope(Arguments& arguments, int64_t batch, int64_t seq_len);
+Rope read_rope(Arguments& arguments, int64_t batch, int64_t seq_len, RopeSources sources);
 HeadNorm read_head_norm(Arguments& arguments, int64_t num_heads, int64_t head_dim);
 PageTable read_page_table(Arguments& arguments, int64_t num_seqs);
 // num_axes comes from the rope.
 TokenPlaces read_token_places(Arguments& arguments, int64_t num_tokens, int64_t num_axes);
 QueryScale read_query_scale(Arguments& arguments);
-PagedKvView read_paged_kv(Arguments& arguments, DType dtype);
+PagedKvView read_paged_kv(Arguments& arguments);
 
 }  // namespace prologue::python

@@ -38,8 +38,7 @@ void read_cache(Arguments& arguments, MlaPrologueParams& params) {
   }
   const bool is_record = given.scaling == KvScaling::token_head;
   const Array scale = arguments.optional_array("cache_scale");
-  const float* const factor = scale ? scale.require_dense().as<const float>(DType::f32) : nullptr;
-  if (scale && scale.num_elements() != 1) fail_value("cache_scale has the shape ", scale.shape_text(), ": it must be one number");
+  const float* const factor = scale ? scale.require_one_number().as<const float>(DType::f32) : nullptr;
   if (entries && (latent || rope)) fail_value("kv_cache and ckv_cache or kpe_cache are given: it is one or the other");
   if (is_record && !entries) fail_value("cache_type is 'fp8_ds_mla', but kv_cache is None");
   if (entries) {
@@ -95,7 +94,7 @@ tvm::ffi::Any run_mla_prologue(Arguments& arguments) {
   }
   read_cache(arguments, params);
   params.kv_c_norm = read_head_norm(arguments, 1, params.kv_lora_rank);
-  params.rope = read_rope(arguments, 1, params.num_tokens);
+  params.rope = read_rope(arguments, 1, params.num_tokens, RopeSources::of_prologues);
   if (const Array positions = arguments.optional_array("positions"); positions) {
     positions.require_rank(1, 1).require_size(0, params.num_tokens, "one for each token");
     params.positions = index_view_of(positions);

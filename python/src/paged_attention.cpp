@@ -12,7 +12,7 @@ tvm::ffi::Any run_paged_attention(Arguments& arguments) {
   params.num_tokens = q.size(0), params.num_q_heads = q.size(1), params.head_dim = q.size(2);
   params.dtype = q.dtype();
   params.q = heads_view(q);
-  params.kv = read_paged_kv(arguments, params.dtype);
+  params.kv = read_paged_kv(arguments);
   const Array cu_seqlens_q = arguments.array("cu_seqlens_q"), seq_lens = arguments.optional_array("seq_lens");
   cu_seqlens_q.require_rank(1, 1).require_dense();
   if (cu_seqlens_q.size(0) < 1) fail_value("cu_seqlens_q is empty: it must have one element more than there are sequences");

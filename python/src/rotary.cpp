@@ -36,15 +36,19 @@ void read_positions(Arguments& arguments, RotaryParams& params) {
   if (ids) {
     if (!dtype_is_integer(ids.dtype())) fail_type("positions is ", dtype_name(ids.dtype()), ": it must be integers");
     positions.ids = {ids.data(), ids.dtype()};
-    // [num_axes, batch, seq_len]; the first two may be missing.
+    // One axis: [batch, seq_len]. Several: [num_axes, batch, seq_len]. What is in front of seq_len may be missing, or 1.
     const int64_t num_axes = params.rope.num_axes;
-    const int leading = num_axes > 1 && ids.rank() > 1 && ids.size(0) == num_axes ? 1 : 0;
+    const int leading = num_axes > 1 && ids.rank() > 1 ? 1 : 0;
     ids.require_rank(1, leading + 2).require_size(ids.rank() - 1, params.seq_len, "one for each token of a sequence");
+    if (leading == 1 && ids.size(0) != num_axes && ids.size(0) != 1) {
+      fail_value("positions has the shape ", ids.shape_text(), ": with ", num_axes, " position axes it must be [", params.seq_len,
+                 "], [", num_axes, ", ", params.seq_len, "] or [", num_axes, ", ", params.batch, ", ", params.seq_len, "]");
+    }
     const bool has_batch = ids.rank() == leading + 2;
     if (has_batch && ids.size(leading) != params.batch && ids.size(leading) != 1) {
       fail_value("positions has the shape ", ids.shape_text(), ": there are ", params.batch, " sequences");
     }
-    positions.axis_stride = leading == 1 ? ids.stride(0) : 0;
+    positions.axis_stride = leading == 1 && ids.size(0) > 1 ? ids.stride(0) : 0;
     positions.batch_stride = has_batch && ids.size(leading) > 1 ? ids.stride(leading) : 0;
     positions.token_stride = ids.stride(ids.rank() - 1);
   }
@@ -57,6 +61,7 @@ void read_positions(Arguments& arguments, RotaryParams& params) {
     if (cu_seqlens.size(0) < 1) fail_value("cu_seqlens is empty: it must have one element more than there are sequences");
     num_seqs = positions.num_seqs = cu_seqlens.size(0) - 1;
     positions.cu_seqlens = index_view_of(cu_seqlens);
+    if (num_seqs == 0) params.seq_len = 0;  // every row is padding
   }
   if (offsets) {
     offsets.require_rank(1, 1);
@@ -107,10 +112,11 @@ tvm::ffi::Any run_rotary(Arguments& arguments) {
       tensor.y_strides = strides_of(y, axes);
     }
   }
-  params.rope = read_rope(arguments, params.batch, params.seq_len);
+  const int64_t num_tokens = params.batch * params.seq_len;
+  params.rope = read_rope(arguments, params.batch, params.seq_len, RopeSources::all);
   read_positions(arguments, params);
   const Array faults = arguments.optional_array("faults");
-  params.token_faults = token_faults_of(arguments.optional_array("token_faults"), params.batch * params.seq_len);
+  params.token_faults = token_faults_of(arguments.optional_array("token_faults"), num_tokens);
   Call call(arguments, faults);
   params.faults = call.faults();
   call.finish(rotary(params, call.execution()), params.rope.past_table);

@@ -82,10 +82,17 @@ def apply_rotary_emb_qkv_(
 ) -> Any:
     """qkv: [batch, seqlen, 3, nheads, headdim], or [batch, seqlen, num_heads_q + 2 * num_heads_k, headdim]. Q and K are rotated in
     place; returns qkv. cos_k, sin_k: of K, if they are not those of Q."""
-    if len(qkv.shape) == 4 and num_heads_q is None:
-        raise ValueError("num_heads_q is None: with 4 axes it must be given")
+    if len(qkv.shape) not in (4, 5):
+        raise ValueError(f"qkv has the shape {list(qkv.shape)}: it must have 4 or 5 axes")
     if len(qkv.shape) == 5 and qkv.shape[2] != 3:
         raise ValueError(f"qkv has the shape {list(qkv.shape)}: axis 2 must have 3 elements, q, k and v")
+    if len(qkv.shape) == 4:
+        if num_heads_q is None:
+            raise ValueError("num_heads_q is None: with 4 axes it must be given")
+        if not 0 < num_heads_q < qkv.shape[2] or (qkv.shape[2] - num_heads_q) % 2 != 0:
+            raise ValueError(
+                f"num_heads_q is {num_heads_q}, and qkv has {qkv.shape[2]} heads: it must have num_heads_q + 2 * num_heads_k of them"
+            )
 
     def run(packed: Any, conjugate: bool) -> None:
         if len(packed.shape) == 5:

@@ -15,6 +15,10 @@ from .._frameworks import framework_of
 
 @functools.lru_cache(maxsize=64)
 def _frequencies(rotary_dim: int, theta: float, scale: float, llama31: Optional[Tuple[float, float, float]]) -> List[float]:
+    if not theta > 0 or scale == 0:
+        raise ValueError(f"rope_theta is {theta} and rope_scale {scale}: rope_theta must be positive, and rope_scale not 0")
+    if llama31 is not None and llama31[0] == llama31[1]:
+        raise ValueError(f"low_freq_factor and high_freq_factor are {llama31[0]}: they must differ")
     frequencies = []
     for i in range(rotary_dim // 2):
         plain = theta ** (-2.0 * i / rotary_dim)
@@ -119,7 +123,7 @@ def apply_llama31_rope_pos_ids_inplace(
 def _with_cache(positions: Any, query: Any, key: Any, head_size: int, cos_sin_cache: Any, is_neox: bool, inplace: bool) -> Any:
     if str(cos_sin_cache.dtype).split(".")[-1] != "float32":
         raise ValueError(f"cos_sin_cache is {cos_sin_cache.dtype}: it must be float32")
-    heads = [x.reshape(x.shape[0], -1, head_size) for x in (query, key)]
+    heads = [x.reshape(x.shape[0], math.prod(x.shape[1:]) // head_size, head_size) for x in (query, key)]
     rope = Rope("neox" if is_neox else "interleaved", cos_sin=cos_sin_cache, past_table="zero")
     return rotary(*heads, rope=rope, positions=positions, inplace=inplace)
 
@@ -146,11 +150,17 @@ def _caches(paged_kv_cache: Any, kv_layout: str) -> Tuple[Any, Any]:
 
 
 def _slots(batch_indices: Any, positions: Any, kv_indices: Any, kv_indptr: Any, page_size: int) -> Any:
-    """The slot of each token; -1 for a negative batch index, and for a position that is not in the sequence's pages."""
-    sequence = batch_indices.clip(0)
+    """The slot of each token, int64; -1 for a batch index without a sequence, and for a position that is not in the sequence's pages."""
+    for name, array in (("batch_indices", batch_indices), ("positions", positions)):
+        if "int" not in _name(array.dtype):
+            raise TypeError(f"{name} is {_name(array.dtype)}: it must be integers")
+    framework, num_seqs, num_entries = framework_of(batch_indices), kv_indptr.shape[0] - 1, kv_indices.shape[0]
+    if num_seqs < 1 or num_entries < 1:
+        return framework.cast(batch_indices, "int64") * 0 - 1
+    sequence = batch_indices.clip(0, num_seqs - 1)
     entry = kv_indptr[sequence] + positions // page_size
-    valid = (batch_indices >= 0) & (positions >= 0) & (entry < kv_indptr[sequence + 1])
-    page = kv_indices[entry * valid]
+    valid = (batch_indices == sequence) & (positions >= 0) & (entry >= 0) & (entry < kv_indptr[sequence + 1]) & (entry < num_entries)
+    page = framework.cast(kv_indices[entry * valid], "int64")
     return (page * page_size + positions % page_size + 1) * valid - 1
 
 
@@ -203,12 +213,16 @@ def get_batch_indices_positions(
     of the caller's framework."""
     framework = framework_of(append_indptr)
     row = framework.arange(append_indptr, nnz, "int32")
+    batch_indices = framework.zeros(row, (nnz,)) if batch_indices is None else batch_indices
+    positions = framework.zeros(row, (nnz,)) if positions is None else positions
+    if append_indptr.shape[0] < 2:  # no sequences
+        batch_indices[...] = -1
+        positions[...] = 0
+        return batch_indices, positions
     sequence = (row[:, None] >= append_indptr[None, 1:]).sum(1)
     used = sequence < append_indptr.shape[0] - 1
     sequence = sequence * used
     position = (row + seq_lens[sequence] - append_indptr[sequence + 1]) * used
-    batch_indices = framework.empty(row, (nnz,)) if batch_indices is None else batch_indices
-    positions = framework.empty(row, (nnz,)) if positions is None else positions
     batch_indices[...] = (sequence + 1) * used - 1
     positions[...] = position
     return batch_indices, positions
@@ -223,7 +237,7 @@ def _name(dtype: Any) -> str:
 
 def _dequant_scale(like: Any, quant_scale: float) -> Any:
     """FlashInfer stores x * quant_scale; here the stored value is x / scale."""
-    return _once(like, "float32", (float(quant_scale),), lambda scale: [1 / scale])
+    return _once(like, "float32", (float(quant_scale),), lambda scale: [1 / scale if scale != 0 else math.inf])
 
 
 def _fp8_type(quantize_dtype: Any, *outputs: Any) -> str:
@@ -235,8 +249,8 @@ def _fp8_type(quantize_dtype: Any, *outputs: Any) -> str:
     return _name(quantize_dtype)
 
 
-def _or_empty(given: Optional[Any], like: Optional[Any], shape: Any, fp8: str) -> Any:
-    return framework_of(like).empty(like, tuple(shape), fp8) if given is None else given
+def _or_new(given: Optional[Any], like: Optional[Any], shape: Any, fp8: str) -> Any:
+    return framework_of(like).zeros(like, tuple(shape), fp8) if given is None else given
 
 
 def _split_rope(cos_sin_cache: Any, is_neox: bool) -> Rope:
@@ -259,8 +273,8 @@ def rope_quantize_fp8_append_paged_kv_cache(
     fp8 = _fp8_type(quantize_dtype, q_rope_out, q_nope_out)
     rope_dim, mla = q_rope.shape[2], len(k_rope.shape) == 2
     nope_dim = 0 if q_nope is None else q_nope.shape[2]
-    q_rope_out = _or_empty(q_rope_out, q_rope, q_rope.shape, fp8)
-    q_nope_out = _or_empty(q_nope_out, q_rope, (*q_rope.shape[:2], nope_dim), fp8)
+    q_rope_out = _or_new(q_rope_out, q_rope, q_rope.shape, fp8)
+    q_nope_out = _or_new(q_nope_out, q_rope, (*q_rope.shape[:2], nope_dim), fp8)
     scale_q, scale_kv = _dequant_scale(q_rope, quant_scale_q), _dequant_scale(q_rope, quant_scale_kv)
     if mla:
         if v is not None:
@@ -312,7 +326,7 @@ def rope_quantize_fp8(
         (q_nope, q_nope_out, q_rope, None, quant_scale_q),
         (k_nope, k_nope_out, k_rope, None, quant_scale_kv),
     ):
-        out = _or_empty(out, place, (*place.shape[:-1], 0) if x is None else x.shape, fp8)
+        out = _or_new(out, place, (*place.shape[:-1], 0) if x is None else x.shape, fp8)
         outputs.append(out)
         if x is None or x.shape[-1] == 0:
             continue

@@ -3,6 +3,7 @@
 Q may have another dtype than K there; here they must have one. A negative slot is not written.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, List, Optional
 
@@ -48,9 +49,9 @@ def apply_rope_inplace_with_kvcache(
     """apply_rope_inplace; the rotated k and v also go to the rows out_loc of k_cache and v_cache, [slots, num_kv_heads * head_dim]. One
     launch."""
     heads = k.shape[1]
-    pages = [buffer.reshape(buffer.shape[0], 1, heads, -1) for buffer in (k_cache, v_cache)]
+    pages = [buffer.reshape(buffer.shape[0], 1, heads, math.prod(buffer.shape[1:]) // heads) for buffer in (k_cache, v_cache)]
     attention_prologue(
-        q, k, v.reshape(k.shape[0], heads, -1), cache=PagedKv(*pages), rope=_rope(cos_sin_cache, is_neox, rope_dim), q_out=q, k_out=k,
+        q, k, v.reshape(k.shape[0], heads, math.prod(v.shape[1:]) // heads), cache=PagedKv(*pages), rope=_rope(cos_sin_cache, is_neox, rope_dim), q_out=q, k_out=k,
         places=TokenPlaces(positions, out_loc),
     )  # fmt: skip
 
@@ -87,6 +88,8 @@ _FREQUENCIES: dict = {}  # on a device, made once
 
 def _frequencies(rotary_dim: int, base: float, factor: float, low: float, high: float) -> List[float]:
     """YaRN: the plain frequencies up to pair `low`, those divided by `factor` from pair `high` on, a blend between."""
+    if not base > 0 or factor == 0:
+        raise ValueError(f"base is {base} and factor {factor}: base must be positive, and factor not 0")
     frequencies = []
     span = high - low if abs(high - low) > 1e-6 else 1e-3
     for i in range(rotary_dim // 2):

@@ -42,7 +42,8 @@ def _positions(t: Any, tensor_format: str, start_positions: Any, cu_seqlens: Any
         sequence = (index[:, None] >= ends[None, 1:-1]).sum(1)
         begin = ends[sequence]
         positions = _chunk_positions(index - begin, ends[sequence + 1] - begin, cp_size, cp_rank)
-        return positions if start_positions is None else positions + start_positions[sequence]
+        positions = positions if start_positions is None else positions + start_positions[sequence]
+        return (positions + 1) * (index < ends[-1]) - 1  # tokens behind the last sequence are padding
     if length % 2 != 0:
         raise ValueError(f"a sequence has {length} tokens on this rank: with context parallelism it must be even")
     positions = _chunk_positions(index, length, cp_size, cp_rank)
@@ -111,19 +112,19 @@ def apply_fused_qkv_rotary_pos_emb(
     # A group has heads at one stride, so the groups become sequences: with those of the batch, or (bshd) with the batch among the tokens.
     if tensor_format == "sbhd":
         length, batch = qkv.shape[:2]
-        packed = qkv.reshape(length, batch * groups, -1)
+        packed = qkv.reshape(length, batch * groups, qkv.shape[3])
         if cp_size > 1:
             options["positions"] = positions
         elif start_positions is not None:
             options["offsets"] = (start_positions[:, None] + framework.array(qkv, [0] * groups, "int64")[None]).reshape(-1)
     else:
         batch, length = qkv.shape[:2]
-        packed = qkv.reshape(batch * length, groups, -1)
+        packed = qkv.reshape(batch * length, groups, qkv.shape[3])
         starts = framework.array(qkv, [0] * batch, "int64") if start_positions is None else start_positions
         options["positions"] = (starts[:, None] + positions[None]).reshape(-1)
 
     def heads(begin: int, end: int) -> Any:
-        return packed[:, :, begin:end].reshape(*packed.shape[:2], -1, k_size)
+        return packed[:, :, begin:end].reshape(*packed.shape[:2], (end - begin) // k_size, k_size)
 
     q, k, v = heads(0, q_size), heads(q_size, q_size + k_size), heads(q_size + k_size, q_size + k_size + v_size)
     q_rope, k_rope = (_rope(freqs, interleaved, _on_cuda(qkv)) for freqs in (q_freqs, k_freqs))
@@ -134,4 +135,4 @@ def apply_fused_qkv_rotary_pos_emb(
             rotary(q, rope=q_rope, layout="sbhd", **options),
             *rotary(k, v, rope=k_rope, rotate=[True, False], layout="sbhd", **options),
         )
-    return tuple(one.reshape(*qkv.shape[:2], -1, k_size) for one in results)
+    return tuple(one.reshape(*qkv.shape[:2], groups * one.shape[2], k_size) for one in results)

@@ -4,6 +4,7 @@ Caches of kv_cache_dtype "fp8", "fp8_e4m3" and "fp8_e5m2" may be uint8, as in vL
 shorter than key and value, which are then padded.
 """
 
+import math
 from typing import Any, Optional, Tuple
 
 from .. import HeadNorm, PagedKv, Rope, TokenPlaces, attention_prologue, mla_prologue, rotary
@@ -46,7 +47,8 @@ def rotary_embedding(
             continue
         if tuple(x.shape[: len(leading)]) != tuple(leading):
             raise ValueError(f"positions has the shape {list(leading)}, query or key {list(x.shape)}: the leading axes must be equal")
-        tensors.append(x if len(x.shape) == len(leading) + 2 else x.reshape(*leading, -1, head_size))
+        heads = math.prod(x.shape[len(leading) :]) // head_size
+        tensors.append(x if len(x.shape) == len(leading) + 2 else x.reshape(*leading, heads, head_size))
     rotary(*tensors, rope=_rope(cos_sin_cache, is_neox, rope_dim_offset, inverse), positions=positions, inplace=True, tail="leave")
 
 
@@ -110,7 +112,7 @@ def fused_qknorm_rope_cache(
     if kv_cache_dtype != "auto" and (k_scale is None or v_scale is None):
         raise ValueError(f"kv_cache_dtype is {kv_cache_dtype!r}: k_scale and v_scale must be given")
     framework, tokens = framework_of(qkv), qkv.shape[0]
-    q, k, v = (framework.empty(qkv, (tokens, heads, head_dim)) for heads in (num_q_heads, num_kv_heads, num_kv_heads))
+    q, k, v = (framework.zeros(qkv, (tokens, heads, head_dim)) for heads in (num_q_heads, num_kv_heads, num_kv_heads))
     attention_prologue(
         qkv=qkv, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, q_out=q, k_out=k, v_out=v,
         q_norm=HeadNorm(weight=q_weight, eps=eps, weight_offset=norm_weight_bias),
@@ -134,8 +136,7 @@ def _mla(
     else:
         raise NotImplementedError(f"kv_cache_dtype is {kv_cache_dtype!r}: supported are {', '.join(map(repr, _CACHE_TYPES))}, 'fp8_ds_mla'")
     if kind == "fp8_ds_mla" and k_pe.shape[-1] == 0:  # a record has its 64 channels all the same
-        k_pe = framework_of(kv_c).empty(kv_c, (kv_c.shape[0], 64))
-        k_pe[...] = 0
+        k_pe = framework_of(kv_c).zeros(kv_c, (kv_c.shape[0], 64))
     rank, dim = kv_c.shape[-1], k_pe.shape[-1]
     if rank % 16 == 0 and dim % 16 == 0 and rank <= 1024:
         mla_prologue(
