@@ -95,7 +95,7 @@ Status check_angles(const RotaryParams& p) {
   PROLOGUE_RETURN_IF_ERROR(check_enum("rope.width", a.width, RopeWidth::full, "half and full"));
   PROLOGUE_RETURN_IF_ERROR(check_past_table(kName, a.past_table, 0, nullptr));
   const bool given = rope_rows_are_given(a.source);
-  const bool by_position = p.rope.rotary_dim > 0 && given && !rope_row_is_token(a.source);
+  const bool by_position = p.rope.rotary_dim > 0 && given && !rope_row_is_token(a.source) && p.batch * p.seq_len > 0;
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "rope.max_position", a.max_position, by_position ? 1 : 0, kMaxRows));
   if (p.rope.rotary_dim == 0) {
     const char* const given_without = given_without_rotation(a);
@@ -153,7 +153,7 @@ Status check_positions(const RotaryParams& p) {
     return invalid_argument(kName, ": positions.", besides, " is given, and so is positions.ids: it is one or the other");
   }
   if (q.cu_seqlens.data == nullptr) return {};
-  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "positions.num_seqs", q.num_seqs, 1, INT32_MAX));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "positions.num_seqs", q.num_seqs, p.batch * p.seq_len > 0 ? 1 : 0, INT32_MAX));
   if (p.batch <= 1) return {};
   return invalid_argument(kName, ": batch is ", p.batch, ", but positions.cu_seqlens is given: packed sequences have batch 1");
 }

@@ -166,6 +166,19 @@ TEST_P(RotaryTest, RefusesWithASentence) {
   }
 }
 
+// No sequences, and a table without rows: what a batch without tokens brings.
+TEST_P(RotaryTest, AnEmptyBatchIsANoOp) {
+  PlacedRotary<float> placed(GetParam(), RotaryCase());
+  RotaryParams& p = placed.params();
+  p.seq_len = 0;
+  p.rope.max_position = 0;
+  std::swap(p.positions.ids, p.positions.cu_seqlens);
+  p.positions.num_seqs = 0;
+  const Status status = placed.run();
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_TRUE(placed.arena().untouched());
+}
+
 // Whatever a struct holds, it is refused or it works; nothing crashes and nothing else is written (the arena looks).
 TEST_P(RotaryTest, DamagedStructsNeverCrash) {
   if (backend_device(GetParam()) == Device::cuda) GTEST_SKIP() << "pointers that are not checked fault on a GPU";
