@@ -7,6 +7,11 @@ from ._frameworks import framework_of, leaves_elements, may_pad
 from ._groups import Array, HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces, flat, flat_places
 
 
+def _check_axes(name: str, array: Array, count: int) -> None:
+    if len(array.shape) != count:
+        raise ValueError(f"{name} has the shape {list(array.shape)}: it must have {count} axes")
+
+
 def rotary(
     *x: Array,
     rope: Rope,
@@ -93,6 +98,7 @@ def gather_cos_sin(
     """
     framework = framework_of(cos_sin)
     if out is None:
+        _check_axes("cos_sin", cos_sin, 2)
         out = framework.empty(cos_sin, (positions.shape[-1], cos_sin.shape[1]), "float32")
     arguments = (cos_sin, positions, pair_axis, past_table, out)
     if framework.dispatcher is not None and framework.dispatcher.needed():
@@ -172,6 +178,8 @@ def attention_prologue(
         if q is not None and q_rope is None:
             q_out = framework.zeros_like(q) if padded else framework.empty_like(q)
         elif q is not None:
+            _check_axes("q", q, 3)
+            _check_axes("q_rope", q_rope, 3)
             q_out = new(q, (*q.shape[:2], q.shape[2] + q_rope.shape[2]))
         elif qkv is not None and num_q_heads and head_dim:
             q_out = new(qkv, (qkv.shape[0], num_q_heads, head_dim))
@@ -302,6 +310,9 @@ def paged_attention(
     """
     framework = framework_of(q)
     if out is None:
+        _check_axes("q", q, 3)
+        if cache.v is not None:
+            _check_axes("v_cache", cache.v, 4)
         v_dim = q.shape[2] if cache.v is None else cache.v.shape[3] * (2 if cache.v_type in ("int4", "uint4") else 1)
         out = framework.zeros(q, (q.shape[0], q.shape[1], v_dim))
     arguments = (

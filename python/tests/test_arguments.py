@@ -231,8 +231,8 @@ def run(make, n, change=lambda path, array: array):
     positional, options = mapped(positional, change), mapped(options, change)
     result = function(*positional, **options)
     results = result if isinstance(result, tuple) else () if result is None else (result,)
-    return [np.array(one) for one in results], {
-        path: np.array(array) for path, array in leaves((positional, options)) if is_written(make, path[1:])
+    return [np.asarray(one).copy() for one in results], {
+        path: np.asarray(array).copy() for path, array in leaves((positional, options)) if is_written(make, path[1:])
     }
 
 
@@ -279,7 +279,6 @@ def test_zero_tokens_without_pages_or_bounds(to):
 def test_zero_tokens_of_compat(to):
     f = lambda *shape: to(np.zeros(shape, np.float32))  # noqa: E731
     i = lambda *shape: to(np.zeros(shape, np.int32))  # noqa: E731
-    u = lambda *shape: to(np.zeros(shape, np.uint8))  # noqa: E731
     cos, sin, table, one = f(9, 8), f(9, 8), f(9, 16), to(np.ones(1, np.float32))
     pages, page_table = (f(3, 4, 2, 16), f(3, 4, 2, 16)), (i(0), i(1), i(0))
     flash_attn.apply_rotary_emb(f(0, 3, 2, 16), cos, sin)
@@ -308,8 +307,6 @@ def test_zero_tokens_of_compat(to):
     flashinfer.cake_fused_qk_rmsnorm_rope_append_paged_kv_cache(
         f(0, 128), table, i(0), i(1), i(0, 2), *pages, num_q_heads=4, num_kv_heads=2
     )
-    outputs = u(0, 4, 16), u(0, 2, 16)
-    assert all(tuple(one.shape) == tuple(x.shape) for one, x in zip(outputs, (f(0, 4, 16), f(0, 2, 16))))
     sglang.apply_rope_inplace(f(0, 4, 16), f(0, 2, 16), table, i(0), is_neox=True)
     sglang.apply_rope_inplace_with_kvcache(f(0, 4, 16), f(0, 2, 16), f(0, 32), f(9, 32), f(9, 2, 16), table, i(0), i(0), is_neox=True)
     sglang.fused_qk_norm_rope(f(0, 128), 4, 2, 2, 16, 1e-5, f(16), f(16), 1e4, True, i(0), 1.0, 0.0, 0.0, 1.0)
@@ -399,7 +396,9 @@ def may_be(make, path, shape):
         (str(name).endswith("_bias") and path[0] != "output_bias" and shape in ((Q_HEADS, DIM), (KV_HEADS, DIM)))
         or (make is attention_prologue_packed and path == ("q_norm", "weight") and shape == (Q_HEADS, DIM))
         or (name == "positions" and shape[0] == 1 and len(shape) == 2 and make not in (mla_prologue, rotary_out))
+        or (make is rotary_out and name == "positions" and shape == (2, 1, 5))
         or (make is gather_cos_sin and path == (1,) and shape == (1, 5))
+        or (make is mla_prologue and path == ("norm", "weight") and shape == (1, RANK))
         or (make is mla_prologue and path in ((0,), (1,), ("kv_c_out",), ("k_pe_out",)) and len(shape) == 3 and shape[1] == 1)
     )
 
@@ -426,7 +425,7 @@ def test_shapes_are_compared_and_not_counts(make):
                 pytest.fail(f"{path} of the shape {shape} in place of {array.shape} was accepted")
             for at, one in leaves((positional, options)):
                 np.testing.assert_array_equal(one, kept[at], err_msg=str(at))
-    assert count > 5
+    assert count >= 5
 
 
 def test_weights_of_the_wrong_shape():
@@ -546,7 +545,8 @@ def test_rows_of_the_layer_that_no_sequence_owns(to, bias):
     """They are what the output projection makes of zeros, whatever the workspace holds."""
     function, positional, options = attention_layer(5)
     options.update(places=options["places"]._replace(cu_seqlens_q=np.array([0, 2, 3], np.int32), seq_lens=np.array([4, 1], np.int32)))
-    options.update(token_faults=None, output_bias=bias, workspace=np.full(1 << 16, 255, np.uint8))
+    workspace = np.full(1 << 16, 255, np.uint8)  # bytes of NaN
+    options.update(token_faults=None, output_bias=bias, workspace=workspace[-workspace.ctypes.data % 64 :])
     out = function(*mapped(positional, lambda path, array: to(array)), **mapped(options, lambda path, array: to(array)))
     assert np.isfinite(np.asarray(out)).all()
     np.testing.assert_array_equal(np.asarray(out)[3:], np.broadcast_to(0 if bias is None else bias, (2, HIDDEN)))

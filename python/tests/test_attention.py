@@ -113,6 +113,114 @@ def test_packed_qkv_in_place(rng, step):
     np.testing.assert_array_equal(in_slots(v_cache, step["slots"]), step["v"])
 
 
+def test_packed_qkv_in_place_for_one_token(rng, step):
+    """The stride of an axis of size 1 says nothing."""
+    rows = (step["q"][:1], step["k"][:1], step["v"][:1])
+    for offset in (0, 3):  # in rows of their own, and in wider ones
+        qkv = np.zeros((1, (Q_HEADS + 2 * KV_HEADS) * DIM + offset), np.float32)[:, offset:]
+        qkv[:] = np.concatenate([one.reshape(1, -1) for one in rows], 1)
+        q, k, v = np.split(qkv.reshape(1, Q_HEADS + 2 * KV_HEADS, DIM), [Q_HEADS, Q_HEADS + KV_HEADS], 1)
+        assert np.shares_memory(q, qkv) and np.shares_memory(v, qkv)
+        prologue.attention_prologue(
+            qkv=qkv, num_q_heads=Q_HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, q_out=q, k_out=k, v_out=v, rope=ROPE,
+            places=TokenPlaces(step["positions"][:1]),
+        )  # fmt: skip
+        np.testing.assert_allclose(q, rotated(rows[0], step["positions"][:1]), rtol=0, atol=2e-6)
+        np.testing.assert_allclose(k, rotated(rows[1], step["positions"][:1]), rtol=0, atol=2e-6)
+        np.testing.assert_array_equal(v, rows[2])
+
+
+@pytest.mark.parametrize("k_type, v_type", [("float32", "float16"), ("float16", "float32"), ("float32", "int8"), ("int8", "float32")])
+def test_one_of_k_and_v_has_the_type_of_the_call(rng, step, k_type, v_type):
+    """In the prologue, in attention and in the layer."""
+    shape, options = (PAGES, PAGE, KV_HEADS, DIM), {"scaling": "token_head"} if "int8" in (k_type, v_type) else {}
+    for name, kind in (("k_scale", k_type), ("v_scale", v_type)):
+        options[name] = np.zeros(shape[:3], np.float32) if kind == "int8" else None
+    cache = PagedKv(np.zeros(shape, k_type), np.zeros(shape, v_type), **options)
+    places = TokenPlaces(cu_seqlens_q=step["cu_seqlens_q"], seq_lens=step["seq_lens"], page_table=PageTable(step["block_table"]))
+    q = prologue.attention_prologue(step["q"], step["k"], step["v"], cache=cache, rope=ROPE, places=places)
+    numbers = []
+    for codes, scale, want in ((cache.k, cache.k_scale, rotated(step["k"], step["positions"])), (cache.v, cache.v_scale, step["v"])):
+        numbers.append(codes.astype(np.float64) * (1 if scale is None else scale[..., None]))
+        error = abs(in_slots(numbers[-1], step["slots"]) - want)
+        assert error.max() <= {"float32": 2e-6, "float16": 2e-3, "int8": abs(want).max() / 200}[codes.dtype.name]
+    batch = {"cu_seqlens_q": step["cu_seqlens_q"], "seq_lens": step["seq_lens"]}
+    got = prologue.paged_attention(q, cache, page_table=PageTable(step["block_table"]), **batch)
+    want = oracle.attention(q, *numbers, [[5, 2], [0, 4], [3]], step["cu_seqlens_q"], step["seq_lens"])
+    np.testing.assert_allclose(got, want, rtol=0, atol=5e-6)
+    identity = np.eye(Q_HEADS * DIM, dtype=np.float32)
+    hidden = np.concatenate([step[name].reshape(TOKENS, -1) for name in "qkv"], 1)
+    out = prologue.attention_layer(
+        hidden, np.eye(hidden.shape[1], dtype=np.float32), np.concatenate([identity, np.zeros((64, 64), np.float32)]), num_q_heads=Q_HEADS,
+        num_kv_heads=KV_HEADS, head_dim=DIM, cache=cache, rope=ROPE, places=places,
+    )  # fmt: skip
+    np.testing.assert_allclose(out[:, : Q_HEADS * DIM], got.reshape(TOKENS, -1), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["window", "chunk"])
+def test_a_ring_holds_the_window_of_a_long_sequence(rng, name):
+    """A window of 33 over 200 tokens in a ring of 48, without bounds: in steps of 16 and of 1, by the operations and by the layer."""
+    tokens, ring, heads, dim = 200, 48, 2, 8
+    q, k, v = (rng.standard_normal((tokens, heads, dim)).astype(np.float32) for _ in range(3))
+    history = (k[None], v[None])
+    want = np.zeros_like(q)
+    for row in range(tokens):
+        first = max(0, row - 32) if name == "window" else row // 33 * 33
+        part = tuple(one[:, first : row + 1] for one in history)
+        want[row] = oracle.attention(q[row : row + 1], *part, [[0]], [0, 1], [row + 1 - first])[0]
+    hidden, identity = np.concatenate([one.reshape(tokens, -1) for one in (q, k, v)], 1), np.eye(heads * dim, dtype=np.float32)
+    output_weight = np.concatenate([identity, np.zeros((2 * heads * dim, heads * dim), np.float32)])
+    by_operations, by_layer = np.zeros_like(want), np.zeros((tokens, heads * dim), np.float32)
+    caches = [PagedKv(*np.zeros((2, 3, 16, heads, dim), np.float32)) for _ in range(2)]
+    table, begin = PageTable(np.array([[2, 0, 1]], np.int32)), 0
+    while begin < tokens:
+        count = 16 if begin < 160 else 1
+        end = min(begin + count, tokens)
+        lengths = {"cu_seqlens_q": np.array([0, end - begin], np.int32), "seq_lens": np.array([end], np.int32)}
+        places, rows = TokenPlaces(**lengths, ring_size=ring, page_table=table), slice(begin, end)
+        prologue.attention_prologue(k=k[rows], v=v[rows], cache=caches[0], places=places)
+        by_operations[rows] = prologue.paged_attention(q[rows], caches[0], page_table=table, **lengths, ring_size=ring, **{name: 33})
+        by_layer[rows] = prologue.attention_layer(
+            hidden[rows], np.eye(hidden.shape[1], dtype=np.float32), output_weight, num_q_heads=heads, num_kv_heads=heads, head_dim=dim,
+            cache=caches[1], places=places, **{name: 33},
+        )[:, : heads * dim]  # fmt: skip
+        begin = end
+    np.testing.assert_allclose(by_operations, want, rtol=0, atol=3e-6)
+    np.testing.assert_allclose(by_layer, want.reshape(tokens, -1), rtol=0, atol=3e-6)
+
+
+def test_rings_that_cannot_be_right(rng):
+    q, cache, table = np.zeros((5, 2, 8), np.float32), PagedKv(*np.zeros((2, 3, 4, 2, 8), np.float32)), PageTable(np.zeros((1, 3), np.int32))
+    batch = {"cu_seqlens_q": np.array([0, 5], np.int32), "seq_lens": np.array([13], np.int32)}
+    with pytest.raises(ValueError, match=r"window is 9: it must lie in 1..8 .* the ring of 12 tokens and max_seqlen_q is 5"):
+        prologue.paged_attention(q, cache, page_table=table, **batch, ring_size=12, window=9)
+    with pytest.raises(IndexError, match="sequence longer than .* at token 0"):  # without a window a ring holds a sequence of its size
+        prologue.paged_attention(q, cache, page_table=table, **batch, ring_size=12)
+    places = TokenPlaces(**batch, ring_size=12, page_table=table)
+    with pytest.raises(ValueError, match="ring_size is 8, and that of places 12: they must be equal"):
+        prologue.attention_layer(
+            np.zeros((5, 16), np.float32), np.zeros((48, 16), np.float32), np.zeros((16, 16), np.float32), num_q_heads=2, num_kv_heads=2,
+            head_dim=8, cache=cache, places=places, ring_size=8, window=4,
+        )  # fmt: skip
+
+
+def test_inv_freq_needs_no_bound(rng, step):
+    inv_freq = oracle.frequencies(DIM).astype(np.float32)
+    positions = np.array([0, 1, 5, 777, 65535, 2**20 - 1, 3])
+    got = prologue.attention_prologue(step["q"], rope=Rope(inv_freq=inv_freq), places=TokenPlaces(positions))
+    np.testing.assert_allclose(got, oracle.rotate(step["q"], positions, inv_freq.astype(np.float64)), rtol=0, atol=3e-6)
+    positions[2] = 2**20
+    with pytest.raises(IndexError, match="position out of range at token 2"):
+        prologue.attention_prologue(step["q"], rope=Rope(inv_freq=inv_freq), places=TokenPlaces(positions))
+    for rope, message in (
+        (Rope(theta=1e4, rotary_dim=DIM), "theta is given, which only rotary takes: give cos and sin, cos_sin, or inv_freq in float32"),
+        (Rope(angles=np.zeros((9, 8), np.float32)), "angles is given, which only rotary takes"),
+        (Rope(inv_freq=inv_freq.astype(np.float64)), "inv_freq is float64, which only rotary takes: it must be float32"),
+    ):
+        with pytest.raises(NotImplementedError, match=message):
+            prologue.attention_prologue(step["q"], rope=rope, places=TokenPlaces(positions))
+
+
 def test_int8_cache_with_a_scale_for_each_token(rng, step):
     k_cache, v_cache = np.zeros((PAGES, PAGE, KV_HEADS, DIM), np.int8), np.zeros((PAGES, PAGE, KV_HEADS, DIM), np.int8)
     k_scale, v_scale = np.zeros((PAGES, PAGE, KV_HEADS), np.float32), np.zeros((PAGES, PAGE, KV_HEADS), np.float32)
@@ -169,7 +277,9 @@ def test_attention_over_csr_and_two_head_sizes(rng, step):
         kv_indices=np.array([5, 2, 0, 4, 3], np.int32),
         kv_last_page_len=np.array([1, 3, 3], np.int32),
     )
-    got = prologue.paged_attention(step["q"], PagedKv(k_cache, v_cache), page_table=table, cu_seqlens_q=step["cu_seqlens_q"], max_seq_len=12)
+    batch = {"page_table": table, "cu_seqlens_q": step["cu_seqlens_q"]}
+    got = prologue.paged_attention(step["q"], PagedKv(k_cache, v_cache), **batch)
+    np.testing.assert_array_equal(got, prologue.paged_attention(step["q"], PagedKv(k_cache, v_cache), **batch, max_seq_len=12))
     want = oracle.attention(step["q"], k_cache, v_cache, [[5, 2], [0, 4], [3]], step["cu_seqlens_q"], step["seq_lens"])
     assert got.shape == (TOKENS, Q_HEADS, 6)
     np.testing.assert_allclose(got, want, rtol=0, atol=3e-6)

@@ -83,6 +83,12 @@ def test_flash_attn_packed_in_place(rng, to):
     np.testing.assert_array_equal(kv[:, :, 1], before[:, :, 1])
     with pytest.raises(ValueError, match="num_heads_q is None"):
         flash_attn.apply_rotary_emb_qkv_(to(normal(rng, 2, 5, 8, 8)), to(cos), to(sin))
+    for heads, num_heads_q in ((5, 2), (4, 4), (4, 5), (4, 0), (4, -2)):
+        qkv = normal(rng, 2, 5, heads, 8)
+        before = qkv.copy()
+        with pytest.raises(ValueError, match=rf"num_heads_q is {num_heads_q}, and qkv has {heads} heads: it must have"):
+            flash_attn.apply_rotary_emb_qkv_(to(qkv), to(cos), to(sin), num_heads_q=num_heads_q)
+        np.testing.assert_array_equal(qkv, before)
 
 
 @pytest.mark.parametrize("inplace", [False, True])
@@ -340,6 +346,68 @@ def test_flashinfer_append(rng, to, layout, one_tensor):
         slots = pages.reshape(20, 2, 8)
         np.testing.assert_array_equal(slots[[19, 4, 8, 9]], x[[0, 1, 2, 4]])
         assert (np.delete(slots, [19, 4, 8, 9], 0) == 0).all()
+
+
+@pytest.mark.parametrize("page", [2**27, 2**28, 2**28 + 1])
+def test_flashinfer_append_beyond_32_bits(rng, to, page):
+    """Pages of 16 tokens: slots from 2^31 on were lost, and those past 2^32 another's."""
+    import mmap
+
+    key = normal(rng, 1, 1, 2)
+    pages = 2**28 + 3
+    try:
+        memory = mmap.mmap(-1, pages * 16 * 2 * 4, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000))
+    except OSError as error:
+        pytest.skip(f"no address space for the cache: {error}")
+    cache = np.frombuffer(memory, np.float32).reshape(pages, 16, 1, 2)
+    one = lambda value: to(np.array([value], np.int32))  # noqa: E731
+    indptr, last = to(np.array([0, 1], np.int32)), one(6)
+    flashinfer.append_paged_mla_kv_cache(
+        to(key[:, 0]), to(key[:, 0]), one(0), one(5), to(cache[:, :, 0]), None, one(page), indptr, last
+    )
+    np.testing.assert_array_equal(cache[page, 5], key[0])
+    for other in (0, 1, page - 1, page + 1):
+        assert (cache[other] == 0).all()
+
+
+def test_flashinfer_append_of_padding_alone(rng, to):
+    key, cache = normal(rng, 3, 2, 8), (np.zeros((5, 4, 2, 8), np.float32), np.zeros((5, 4, 2, 8), np.float32))
+    none, some = np.full(3, -1, np.int32), np.array([0, 1, 2], np.int32)
+    i = lambda *values: to(np.array(values, np.int32))  # noqa: E731
+    for batch_indices, indices, indptr in (
+        (none, i(), i(0)), (none, i(), i(0, 0)), (none, i(4), i(0, 1)), (some, i(), i(0)), (some, i(), i(0, 0, 0)),
+        (some + 1, i(4), i(0, 1)), (some, i(4), i(3, 9, 9)),
+    ):  # fmt: skip
+        arguments = (to(batch_indices), to(some), tuple(map(to, cache)), indices, indptr, i())
+        flashinfer.append_paged_kv_cache(to(key), to(key), *arguments)
+        assert not cache[0].any() and not cache[1].any()
+    for bad in (np.zeros(3, bool), np.zeros(3, np.float32)):
+        with pytest.raises(TypeError, match="positions is .*: it must be integers"):
+            flashinfer.append_paged_kv_cache(to(key), to(key), to(none), to(bad), tuple(map(to, cache)), i(), i(0), i())
+    batch, positions = flashinfer.get_batch_indices_positions(i(0), i(), 3)
+    assert np.asarray(batch).tolist() == [-1, -1, -1] and np.asarray(positions).tolist() == [0, 0, 0]
+
+
+def test_flashinfer_and_sglang_scales_of_zero(rng, to):
+    pytest.importorskip("ml_dtypes")
+    q, k, positions = normal(rng, 3, 2, 16), normal(rng, 3, 1, 16), to(np.arange(3, dtype=np.int32))
+    outputs = flashinfer.rope_quantize_fp8(to(q), to(k), None, None, to(oracle.table(9, 16)), positions, quant_scale_q=0.0)
+    codes = [one.float().numpy() if hasattr(one, "float") else one.astype(np.float32) for one in outputs[:2]]
+    assert not codes[0].any() and codes[1].any()  # x * 0
+    calls = [
+        (lambda: flashinfer.apply_rope_pos_ids(to(q), to(k), positions, rope_scale=0.0), "rope_scale not 0"),
+        (lambda: flashinfer.apply_rope_pos_ids(to(q), to(k), positions, rope_scale=2.0, rope_theta=0.0), "rope_theta must be positive"),
+        (lambda: flashinfer.apply_llama31_rope_pos_ids(to(q), to(k), positions, low_freq_factor=4), "they must differ"),
+    ]
+    qkv, weight = to(normal(rng, 3, 64)), to(normal(rng, 16))
+    for base, factor in ((1e4, 0.0), (0.0, 1.0), (-1.0, 2.0)):
+        call = lambda base=base, factor=factor: sglang.fused_qk_norm_rope(  # noqa: E731
+            qkv, 2, 1, 1, 16, 1e-5, weight, weight, base, True, positions, factor, 0.0, 1.0, 1.0
+        )
+        calls.append((call, "base must be positive, and factor not 0"))
+    for call, message in calls:
+        with pytest.raises(ValueError, match=message):
+            call()
 
 
 def flashinfer_pages():

@@ -91,6 +91,15 @@ def test_in_place_and_only_a_part(step):
     close(latent, oracle.rms_norm(step["kv_c"], step["weight"], weight_offset=1.0), 2e-5)
 
 
+def test_inv_freq_needs_no_bound(step):
+    inv_freq = oracle.frequencies(DIM).astype(np.float32)
+    step["positions"][3] = 2**20 - 1
+    got = prologue.mla_prologue(q_pe=step["q_pe"], rope=Rope("interleaved", inv_freq=inv_freq), positions=step["positions"])
+    close(got, oracle.rotate(step["q_pe"], step["positions"], inv_freq.astype(np.float64), "interleaved"))
+    with pytest.raises(NotImplementedError, match="theta is given, which only rotary takes"):
+        prologue.mla_prologue(q_pe=step["q_pe"], rope=Rope("interleaved", theta=1e4, rotary_dim=DIM), positions=step["positions"])
+
+
 def test_faults(step):
     faults, flags = np.zeros(2, np.int64), np.zeros(TOKENS, np.uint8)
     step["positions"][2], step["slots"][5] = 99, PAGES * PAGE

@@ -105,6 +105,35 @@ def test_padding_has_no_gradient(layout):
     assert (gradient[0, 1] == 0).all() and (gradient[1, 2] == 0).all() and (gradient[0, 0] != 0).all()
 
 
+@pytest.mark.parametrize("positions", [False, True])
+def test_rows_that_no_sequence_owns_have_no_gradient(positions):
+    """Gradients of rows behind cu_seqlens were uninitialised: TransformerEngine#3057."""
+    from prologue.compat import flash_attn, transformer_engine
+
+    cos, sin = (part.contiguous() for part in torch.from_numpy(oracle.table(9, 8)).chunk(2, 1))
+    cu = torch.tensor([0, 2, 3], dtype=torch.int32)
+    freqs = torch.rand(9, 1, 1, 8)
+    where = {"positions": torch.tensor([0, 1, 0, -1, -1])} if positions else {"cu_seqlens": cu}
+    calls = [
+        lambda x: prologue.rotary(x, rope=ROPE, **where),
+        lambda x: prologue.rotary(x, x, rope=ROPE, rotate=[False, True], **where)[0],
+        lambda x: prologue.rotary(x, rope=ROPE._replace(rotary_dim=4), tail="leave", **where),
+        lambda x: flash_attn.apply_rotary_emb(x, cos, sin, cu_seqlens=cu, max_seqlen=2),
+        lambda x: transformer_engine.apply_rotary_pos_emb(x, freqs, "thd", cu_seqlens=cu),
+        lambda x: transformer_engine.apply_rotary_pos_emb(x, freqs, "thd", cu_seqlens=2 * cu, cp_size=2, cp_rank=1),
+    ]
+    torch.use_deterministic_algorithms(True)  # fills with NaN what is not initialised
+    try:
+        for call in calls:
+            x = torch.randn(5, 2, 8, requires_grad=True)
+            y = call(x)
+            y.backward(torch.ones_like(y))
+            for one in (y, x.grad):
+                assert (one[3:] == 0).all() and (one[:3, :, :4] != 0).all() and one.isfinite().all()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_no_gradients_where_there_are_none(step):
     x = torch.randn(3, 2, 8, requires_grad=True)
     with pytest.raises(NotImplementedError, match="no gradients"):
