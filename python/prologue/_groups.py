@@ -18,14 +18,14 @@ class Rope(NamedTuple):
     cos, sin: [rows, w / 2] or [rows, w]; row = position. float32, float16, bfloat16 or (for rotary of float64) float64.
     cos_sin: [rows, w]: cos, then sin, each w / 2 columns.
     angles: as cos; the kernel computes their cos and sin. Only for rotary.
-    inv_freq: [w / 2] float32 or float64; angle = position * inv_freq[column].
+    inv_freq: [w / 2] float32, for rotary also float64; angle = position * inv_freq[column].
     theta: angle = position * theta ** (-2 * column / w). Only for rotary.
     width: "half": one column for each pair; "full": one for each channel. None: what rotary_dim and the columns say; if there is no
         rotary_dim either, "half".
     per_token: row = token, not position. Then cos, sin, cos_sin or angles may also be [batch, seq_len, columns].
     attention_factor: multiplies cos and sin.
     inverse: the inverse rotation (-sin). inverse_by_own_sine: for width "full", each channel's own sine, as Paddle's gradient.
-    max_position: a bound on positions; None: the rows of the table, or none.
+    max_position: a bound on positions; None: the rows of the table; for rotary without a table none, for the other operations 2^20.
     past_table: what happens to a token whose position is at or past the bound. "record": its rows become zeros, and it is a fault;
         "zero": zeros; "identity": it is not rotated.
     num_axes: position axes, 1 to 4. pair_axis: [rotary_dim / 2] uint8, the axis of each pair; None: each block has its own.
@@ -60,7 +60,8 @@ class HeadNorm(NamedTuple):
 
     placement: "before_rope" or "after_rope". kind: "rms" or "layer".
     scope: "head", or "token": one norm over all heads of the token (OLMo 2).
-    weight: [head_dim] or [heads, head_dim], in the operation's dtype or float32; None: no weight. bias: the same, only for "layer".
+    weight: [head_dim] or [heads, head_dim], for scope "token" also [heads * head_dim], in the operation's dtype or float32; None: no
+        weight. bias: of the shape and dtype of weight, only for "layer".
     weight_offset: 1 for Gemma, whose checkpoints hold weight - 1.
     """
 
@@ -126,7 +127,7 @@ class PagedKv(NamedTuple):
 
     layout: "nhd": k and v are [num_pages, page_size, num_kv_heads, head_dim]; "hnd": [num_pages, num_kv_heads, page_size, head_dim].
         Channels are contiguous, other strides are free: views of an interleaved buffer are fine.
-    k, v: float32, float16, bfloat16, fp8, int8, or for types without a dtype uint8 with k_type, v_type: "fp8_e4m3", "fp8_e5m2", "int8",
+    k, v: of types of their own: float32, float16, bfloat16, fp8, int8, or for types without a dtype uint8 with k_type, v_type: "fp8_e4m3", "fp8_e5m2", "int8",
         "int4", "uint4" (two channels in a byte, the even one in the low half). One of them may be None.
     scaling: "none" (fp8 with scale 1), "tensor" (k_scale, v_scale: [1]), "head" ([num_kv_heads]), or "token_head": the prologue computes
         and writes them, [num_pages, page_size, num_kv_heads] in the layout's order; for uint4 [.., 2], scale and zero point. float32.

@@ -33,10 +33,12 @@ def rotary(
     x: [batch, seq_len, heads, head_dim] or [tokens, heads, head_dim], float32, float16, bfloat16 or float64. All strides are free.
         `layout` names the axes in another order: "sbhd", "bhsd", "hsd".
     rope: see Rope.
-    positions: [seq_len], [batch, seq_len], or with several axes [num_axes, ..]; any integer dtype and strides. A negative one is
-        padding: no row of the token is touched. None: the position is the token's number in its sequence + offset + offsets, where
+    positions: [seq_len] or [batch, seq_len]; with several axes [seq_len], [num_axes, seq_len] or [num_axes, batch, seq_len]. An axis in
+        front of seq_len may have one element for all. Any integer dtype and strides. A negative one is padding: no row of the token
+        is touched. None: the position is the token's number in its sequence + offset + offsets, where
         offsets is [sequences] or [1]. With cu_seqlens [sequences + 1] the sequences are packed one after another (batch 1).
-    out: the results, as many as x; each may be its x itself, and nothing else may overlap. None: new arrays. inplace: out = x.
+    out: the results, as many as x; each may be its x itself, and nothing else may overlap. None: new arrays, with zeros where nothing
+        is written. inplace: out = x.
     tail: what happens to the channels that are not rotated: "copy", "leave" (as they are in `out`) or "zero".
     rotate: for each x whether it is rotated; one that is not is copied.
     faults: [2] int64 zeros. Faults are counted there: see read_faults. Without it, a fault on the CPU raises IndexError after all
@@ -158,10 +160,10 @@ def attention_prologue(
     rope: from cos and sin, cos_sin or inv_freq. None: no rotation.
     places: positions and slots. None: no positions (all 0) and no slots, for calls that need neither.
     q_rope, k_rope: the rotated channels, if they are apart; k_rope may have one head for all (DeepSeek).
-    q_bias, k_bias, v_bias: [heads * head_dim] in the dtype of q.
+    q_bias, k_bias, v_bias: [heads * head_dim] or [heads, head_dim] in the dtype of q.
     hadamard_block: a power of two in 2..512: the transform of each block of channels of Q and K.
     rounding: "once": only at the stores; "per_step": also where separate operations would store.
-    q_out: [num_tokens, num_q_heads, head_dim]; may be q itself; None: a new array. q8_out instead: fp8 (or uint8: e4m3), with q8_scale
+    q_out: [num_tokens, num_q_heads, head_dim]; may be q itself; None: a new array, with zeros for padding. q8_out instead: fp8 (or uint8: e4m3), with q8_scale
         [1], which is read, or [num_tokens, num_q_heads], which is computed.
     k_out, v_out: K and V also there, not quantised; may be k and v themselves.
     faults, token_faults: as in rotary.
@@ -191,7 +193,6 @@ def attention_prologue(
     if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients(first, k, v):
         framework.dispatcher.attention_prologue(arguments)
     else:
-        written = {"q_out": q_out, "q8_out": q8_out, "q8_scale": None if q8_scale is None or len(q8_scale.shape) < 2 else q8_scale}
         framework.call(
             _extension.attention_prologue,
             arguments,
@@ -237,7 +238,7 @@ def mla_prologue(
     slot_mapping: [num_tokens] or shorter, int32 or int64; a negative slot is not written. Two tokens must not share a slot.
     norm: of kv_c: rms over the row, before_rope. None: no norm. rope: of all qk_rope_head_dim channels. None: no rotation.
     positions: [num_tokens] int32 or int64; a negative one is padding, and nothing of that token is written.
-    q_pe_out: as q_pe, for example the last channels of larger heads; may be q_pe itself; None: a new array.
+    q_pe_out: as q_pe, for example the last channels of larger heads; may be q_pe itself; None: a new array, with zeros for padding.
     kv_c_out, k_pe_out: the normalised latent and the rotated K also there; may be kv_c and k_pe themselves.
     faults, token_faults: as in rotary.
 
@@ -300,10 +301,13 @@ def paged_attention(
     scale: of the scores; None: 1 / sqrt(head_dim). soft_cap: soft_cap * tanh(score / soft_cap); 0: none.
     window: tokens that a row sees, its own included; 0: all. chunk: a row sees only its chunk of so many positions (Llama 4).
     sinks: [num_q_heads] in the dtype of q or float32: a score without a value (GPT-OSS).
+    ring_size: not 0: position p is at p % ring_size, as in TokenPlaces.
     max_seqlen_q, max_seq_len: bounds known on the host, which must hold for every replay of a captured graph. None: num_tokens, and
-        what the block table can hold; tighter ones are faster on CUDA.
+        the tokens of all pages that a row of the block table (or kv_indices) has room for. With a ring and a window or chunk, sequences
+        of any length: then window + max_seqlen_q - 1 must be at most ring_size; with a ring alone, ring_size. Tighter ones are faster
+        on CUDA.
     num_decode_seqs: the first so many sequences have at most one row each. batch_invariant: a row's bits do not depend on the batch.
-    out: [num_tokens, num_q_heads, v_head_dim]; must not overlap q; None: a new array.
+    out: [num_tokens, num_q_heads, v_head_dim]; must not overlap q; None: a new array, with zeros for rows that no sequence owns.
     workspace: on CUDA scratch of paged_attention_workspace_bytes; None: from torch's allocator (CuPy: must be given).
     counters: on CUDA [264] int32 zeros, which saves a node of the graph.
     faults, token_faults: as in rotary, of rows instead of tokens.
@@ -376,7 +380,8 @@ def attention_layer(
     qkv_weight: [num_q_heads * head_dim + num_kv_heads * (head_dim + v_head_dim), hidden_size]: the rows of q, then k, then v.
     output_weight: [hidden_size, num_q_heads * v_head_dim]. output_bias: [hidden_size].
     places: cu_seqlens_q, page_table and the lengths of the sequences are needed. With cache_lens, seq_lens must be given as well.
-    out: [num_tokens, hidden_size]; may be hidden_states; None: a new array.
+    ring_size: 0: that of places.
+    out: [num_tokens, hidden_size]; may be hidden_states; None: a new array, in which a row that no sequence owns is output_bias, or zeros.
     workspace: on CUDA; None: from torch's allocator. The others: as in attention_prologue and paged_attention.
     """
     framework = framework_of(hidden_states)

@@ -18,7 +18,8 @@ Array read_prologue_steps(Arguments& arguments, AttentionPrologueParams& params)
     const Array array = arguments.optional_array(name);
     if (!array) return nullptr;
     if (!array.has_shape({heads * head_dim}) && !array.has_shape({heads, head_dim})) {
-      fail_value(name, " has the shape ", array.shape_text(), ": it must be [", heads * head_dim, "] or [", heads, ", ", head_dim, "]");
+      fail_value(name, " has the shape ", array.shape_text(), ": it must be [", heads * head_dim, "] or [", heads, ", ", head_dim,
+                 "]");
     }
     array.require(params.dtype).require_dense();
     return array.data();
@@ -65,9 +66,9 @@ void read_attention_options(Arguments& arguments, PagedAttentionParams& params, 
   constexpr int64_t kMostTokens = int64_t{1} << 30;  // of a sequence
   // A ring keeps the last tokens of sequences of any length, of which a row must not see more.
   const int64_t num_pages = table.block_table != nullptr ? table.max_pages_per_seq : table.num_kv_indices;
-  const int64_t most = params.ring_size == 0                     ? num_pages * kv.page_size
+  const int64_t most = params.ring_size == 0                   ? num_pages * kv.page_size
                        : params.window > 0 || params.chunk > 0 ? kMostTokens
-                                                                 : params.ring_size;
+                                                               : params.ring_size;
   params.max_seqlen_q = arguments.integer("max_seqlen_q", params.num_tokens);
   params.max_seq_len = arguments.integer("max_seq_len", std::clamp<int64_t>(most, 1, kMostTokens));
   if (params.num_tokens == 0) {  // no row: any bound holds

@@ -71,7 +71,8 @@ tvm::ffi::Any run_attention_prologue(Arguments& arguments) {
     if (scale.has_shape({params.num_tokens, params.num_q_heads})) {
       params.q8_out.scaling = KvScaling::token_head;
     } else if (!scale.has_shape({}) && !scale.has_shape({1})) {
-      fail_value("q8_scale has the shape ", scale.shape_text(), ": it must be [1] or [", params.num_tokens, ", ", params.num_q_heads, "]");
+      fail_value("q8_scale has the shape ", scale.shape_text(), ": it must be [1] or [", params.num_tokens, ", ",
+                 params.num_q_heads, "]");
     }
   }
   const Array faults = read_prologue_steps(arguments, params);

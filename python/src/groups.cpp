@@ -87,11 +87,13 @@ Rope read_rope(Arguments& arguments, int64_t batch, int64_t seq_len, RopeSources
   if (static_cast<bool>(cos) != static_cast<bool>(sin)) fail_value("rope: only one of cos and sin is given");
   if (allowed == RopeSources::of_prologues) {
     if (has_theta || angles) {
-      fail("NotImplementedError", str_cat("rope: ", has_theta ? "theta" : "angles",
-                                          " is given, which only rotary takes: give cos and sin, cos_sin, or inv_freq in float32"));
+      fail("NotImplementedError",
+           str_cat("rope: ", has_theta ? "theta" : "angles",
+                   " is given, which only rotary takes: give cos and sin, cos_sin, or inv_freq in float32"));
     }
     if (inv_freq && inv_freq.dtype() != DType::f32) {
-      fail("NotImplementedError", str_cat("inv_freq is ", dtype_name(inv_freq.dtype()), ", which only rotary takes: it must be float32"));
+      fail("NotImplementedError",
+           str_cat("inv_freq is ", dtype_name(inv_freq.dtype()), ", which only rotary takes: it must be float32"));
     }
     if (inv_freq && rope.max_position == 0) rope.max_position = kMaxComputedPosition;
   }

@@ -84,15 +84,18 @@ def _faults(n):
     return {"faults": np.zeros(2, np.int64), "token_faults": np.zeros(n, np.uint8)}
 
 
+def _q_and_k(n):
+    return _normal(n, Q_HEADS, DIM), _normal(n, KV_HEADS, DIM)
+
+
 def rotary(n):
-    return prologue.rotary, (_normal(n, Q_HEADS, DIM), _normal(n, KV_HEADS, DIM)), {"rope": Rope(cos_sin=TABLE), "positions": _positions(n)[0]}
+    return prologue.rotary, _q_and_k(n), {"rope": Rope(cos_sin=TABLE), "positions": _positions(n)[0]}
 
 
 def rotary_out(n):
-    out = (_normal(n, Q_HEADS, DIM), _normal(n, KV_HEADS, DIM))
     rope = Rope(cos=TABLE[:, :6].copy(), sin=TABLE[:, 6:12].copy(), num_axes=2, pair_axis=np.array([0, 1, 0, 1, 1, 1], np.uint8))
     positions = np.stack([np.arange(n), np.arange(n)[::-1]])
-    return prologue.rotary, (_normal(n, Q_HEADS, DIM), _normal(n, KV_HEADS, DIM)), {"rope": rope, "positions": positions, "out": out, **_faults(n)}
+    return prologue.rotary, _q_and_k(n), {"rope": rope, "positions": positions, "out": _q_and_k(n), **_faults(n)}
 
 
 def rotary_packed(n):
@@ -113,7 +116,7 @@ def attention_prologue(n):
         "k_bias": _normal(KV_HEADS * DIM), "v_bias": _normal(KV_HEADS * DIM), "q_norm": HeadNorm(weight=_normal(Q_HEADS, DIM)),
         "k_norm": HeadNorm(weight=_normal(DIM), bias=_normal(DIM), kind="layer"), **_outs(n), **_faults(n),
     }  # fmt: skip
-    return prologue.attention_prologue, (_normal(n, Q_HEADS, DIM), _normal(n, KV_HEADS, DIM), _normal(n, KV_HEADS, DIM)), options
+    return prologue.attention_prologue, (*_q_and_k(n), _normal(n, KV_HEADS, DIM)), options
 
 
 def attention_prologue_packed(n):
@@ -194,8 +197,9 @@ WRITTEN = {"out", "k_out", "v_out", "kv_c_out", "k_pe_out", "q8_out", "q8_scale"
 
 def is_written(make, path):
     """`path`: the names and numbers that lead to an array among the arguments."""
-    in_cache = "cache" in path and "prologue" in make.__name__ + str("layer" in make.__name__ and "prologue")
-    return path[0] in WRITTEN or (in_cache and (path[1] in ("k", "v") or make is attention_prologue_packed))
+    if path[0] == "cache":  # the scales are computed where int8 is stored
+        return path[1] in ("k", "v") or make is attention_prologue_packed
+    return path[0] in WRITTEN
 
 
 def leaves(value, path=()):
@@ -340,7 +344,8 @@ def test_what_is_written_must_not_be_read_only(make):
             continue
         before = array.copy()
         array.flags.writeable = False
-        with pytest.raises(ValueError, match=rf"{path[-1] if path[0] != 'out' else 'out'}.* is read-only: the call writes it"):
+        name = "out" if path[0] == "out" else path[-1]
+        with pytest.raises(ValueError, match=f"{name}.* is read-only: the call writes it"):
             function(*positional, **options)
         np.testing.assert_array_equal(array, before)
         array.flags.writeable = True
@@ -466,8 +471,8 @@ def test_heads_that_do_not_fit():
 
 @operations
 def test_bool_is_no_index(make, to):
-    names = {"positions", "slot_mapping", "cu_seqlens_q", "cu_seqlens", "seq_lens", "offsets", "position_offsets", "block_table", "pair_axis"}
-    names |= {"kv_indptr", "kv_indices", "kv_last_page_len", "token_faults", "q8_out"}
+    names = {"positions", "slot_mapping", "cu_seqlens_q", "cu_seqlens", "seq_lens", "offsets", "position_offsets", "pair_axis"}
+    names |= {"block_table", "kv_indptr", "kv_indices", "kv_last_page_len", "token_faults", "q8_out"}
     found = [path for path, _ in leaves(make(5)[2]) if path[-1] in names] + ([(1,)] if make is gather_cos_sin else [])
     assert found or make is rotary_packed
     for path in found:
@@ -534,7 +539,10 @@ def test_padding_of_the_prologues_becomes_zeros(poison, to):
 def test_rows_that_no_sequence_owns_become_zeros(poison, to):
     q, cache = to(_normal(5, Q_HEADS, DIM)), PagedKv(*(to(one) for one in _cache()[:2]))
     table, lengths = PageTable(to(np.array([[5, 2], [0, 4]], np.int32))), to(np.array([4, 1], np.int32))
-    call = lambda cu, table, lengths: prologue.paged_attention(q, cache, page_table=table, cu_seqlens_q=to(cu), seq_lens=lengths)  # noqa: E731
+
+    def call(cu, table, lengths):
+        return prologue.paged_attention(q, cache, page_table=table, cu_seqlens_q=to(cu), seq_lens=lengths)
+
     rows_are_zero(call(np.array([0, 2, 3], np.int32), table, lengths), [3, 4])
     nothing = call(np.zeros(1, np.int32), PageTable(to(np.zeros((0, 2), np.int32))), to(np.zeros(0, np.int32)))
     assert (np.asarray(nothing) == 0).all()

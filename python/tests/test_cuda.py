@@ -94,6 +94,74 @@ def test_the_results_of_the_cpu(call, dtype):
     check(call, call(gpu), call(cpu), gpu, cpu, dtype)
 
 
+@pytest.fixture
+def poison():
+    """New tensors that are not asked to be zeros are full of NaN."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def test_rows_that_no_sequence_owns_become_zeros(poison):
+    s = on_gpu(make(torch.bfloat16))
+    s["cu_seqlens_q"] = torch.tensor([0, 2, 3], dtype=torch.int32, device=DEVICE)
+    s["positions"][3:] = -1
+    bias = torch.ones(128, dtype=torch.bfloat16, device=DEVICE)
+    places = TokenPlaces(cu_seqlens_q=s["cu_seqlens_q"], seq_lens=s["seq_lens"], page_table=PageTable(s["block_table"]))
+    with_bias = prologue.attention_layer(
+        s["hidden"], s["qkv_weight"], s["output_weight"], num_q_heads=4, num_kv_heads=2, head_dim=64, output_bias=bias,
+        cache=PagedKv(s["k_cache"], s["v_cache"]), places=places, rope=rope(s),
+        workspace=torch.full((1 << 26,), 255, dtype=torch.uint8, device=DEVICE),
+    )  # fmt: skip
+    results = [
+        *rotate(s), prologue_step(s), attend(s), layer(s), with_bias - bias,
+        prologue.rotary(s["q"], rope=Rope(theta=10000.0, rotary_dim=64), cu_seqlens=s["cu_seqlens_q"]),
+        prologue.attention_prologue(s["q"], rope=rope(s), places=places),
+    ]  # fmt: skip
+    for result in results:
+        assert result.isfinite().all() and (result[3:] == 0).all() and (result[:3] != 0).any()
+    x = s["q"].clone().requires_grad_()
+    prologue.rotary(x, rope=Rope(theta=10000.0, rotary_dim=64), cu_seqlens=s["cu_seqlens_q"]).sum().backward()
+    assert x.grad.isfinite().all() and (x.grad[3:] == 0).all() and (x.grad[:3] != 0).any()
+
+
+def test_zero_tokens_are_a_no_op():
+    s = on_gpu(make())
+    for name in ("q", "k", "v", "positions", "slots", "hidden", "block_table", "seq_lens"):
+        s[name] = s[name][:0]
+    s["cu_seqlens_q"] = s["cu_seqlens_q"][:1]
+    before = s["k_cache"].clone()
+    for call in (rotate, gather, prologue_step, attend, layer):
+        for one in call(s) if call is rotate else (call(s),):
+            assert one.shape[0] == 0
+    assert torch.equal(s["k_cache"], before)
+
+
+def test_a_ring_without_a_bound_on_sequences():
+    """A window of 33 over 200 tokens in a ring of 48: the CPU's results."""
+    results = []
+    for device in ("cpu", DEVICE):
+        torch.manual_seed(1)
+        q, k, v = (torch.randn(200, 2, 64).to(device) for _ in range(3))
+        cache = PagedKv(torch.zeros(3, 16, 2, 64, device=device), torch.zeros(3, 16, 2, 64, device=device))
+        table = PageTable(torch.tensor([[2, 0, 1]], dtype=torch.int32, device=device))
+        for begin in range(0, 200, 8):
+            rows = slice(begin, begin + 8)
+            lengths = {"cu_seqlens_q": [0, 8], "seq_lens": [begin + 8]}
+            batch = {name: torch.tensor(values, dtype=torch.int32, device=device) for name, values in lengths.items()}
+            prologue.attention_prologue(k=k[rows], v=v[rows], cache=cache, places=TokenPlaces(**batch, ring_size=48, page_table=table))
+            results.append(prologue.paged_attention(q[rows], cache, page_table=table, **batch, ring_size=48, window=33).cpu())
+    torch.testing.assert_close(torch.cat(results[25:]), torch.cat(results[:25]), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("k_type, v_type", [(torch.bfloat16, torch.float16), (torch.float32, torch.bfloat16)])
+def test_one_of_k_and_v_has_the_type_of_the_call(k_type, v_type):
+    cpu = make(torch.bfloat16)
+    cpu["k_cache"], cpu["v_cache"] = cpu["k_cache"].to(k_type), cpu["v_cache"].to(v_type)
+    gpu = on_gpu(cpu)
+    check(attend, attend(gpu), attend(cpu), gpu, cpu, torch.bfloat16)
+
+
 @pytest.mark.parametrize("call", CALLS)
 def test_another_stream(call):
     cpu = make(torch.bfloat16)

@@ -55,6 +55,26 @@ def test_prologue_and_attention_have_the_bits_of_numpy(rng, jit):
     np.testing.assert_array_equal(np.asarray(k_cache), arrays["k_cache"])
 
 
+@pytest.mark.parametrize("jit", [False, True])
+def test_rows_that_no_sequence_owns_become_zeros(jit):
+    call = jax.jit if jit else lambda function: function
+    x, table = jax.numpy.ones((5, 2, 8)), jax.numpy.asarray(oracle.table(9, 8))
+    cu, padded = jax.numpy.asarray([0, 2, 3], jax.numpy.int32), jax.numpy.asarray([0, 1, 2, -1, -1], jax.numpy.int32)
+    cache = PagedKv(jax.numpy.ones((3, 4, 2, 8)), jax.numpy.ones((3, 4, 2, 8)))
+    pages, lengths = PageTable(jax.numpy.asarray([[2], [0]], jax.numpy.int32)), jax.numpy.asarray([2, 1], jax.numpy.int32)
+    rope = Rope(theta=10000.0, rotary_dim=8)
+    places = TokenPlaces(padded, padded)
+    results = [
+        call(lambda x: prologue.jax.rotary(x, rope=rope, positions=padded))(x),
+        call(lambda x: prologue.jax.rotary(x, rope=rope, cu_seqlens=cu))(x),
+        call(lambda x: prologue.jax.attention_prologue(x, x, x, cache=cache, rope=Rope(cos_sin=table), places=places)[0])(x),
+        call(lambda x: prologue.jax.paged_attention(x, cache, page_table=pages, cu_seqlens_q=cu, seq_lens=lengths))(x),
+    ]
+    for result in results:
+        result = np.asarray(result)
+        assert (result[3:] == 0).all() and (result[:3] != 0).any(axis=(1, 2)).all()
+
+
 def test_errors(rng):
     x = jax.numpy.zeros((5, 2, 8))
     with pytest.raises(TypeError, match="prologue.jax"):

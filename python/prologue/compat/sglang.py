@@ -51,8 +51,8 @@ def apply_rope_inplace_with_kvcache(
     heads = k.shape[1]
     pages = [buffer.reshape(buffer.shape[0], 1, heads, math.prod(buffer.shape[1:]) // heads) for buffer in (k_cache, v_cache)]
     attention_prologue(
-        q, k, v.reshape(k.shape[0], heads, math.prod(v.shape[1:]) // heads), cache=PagedKv(*pages), rope=_rope(cos_sin_cache, is_neox, rope_dim), q_out=q, k_out=k,
-        places=TokenPlaces(positions, out_loc),
+        q, k, v.reshape(k.shape[0], heads, math.prod(v.shape[1:]) // heads), cache=PagedKv(*pages),
+        rope=_rope(cos_sin_cache, is_neox, rope_dim), q_out=q, k_out=k, places=TokenPlaces(positions, out_loc),
     )  # fmt: skip
 
 
