@@ -177,12 +177,12 @@ def attention_prologue(
     if q_out is None and q8_out is None:
         padded = may_pad(places)
         new = framework.zeros if padded else framework.empty
-        if q is not None and q_rope is None:
-            q_out = framework.zeros_like(q) if padded else framework.empty_like(q)
-        elif q is not None:
+        if q is not None and q_rope is not None:
             _check_axes("q", q, 3)
             _check_axes("q_rope", q_rope, 3)
             q_out = new(q, (*q.shape[:2], q.shape[2] + q_rope.shape[2]))
+        elif q is not None:
+            q_out = framework.zeros_like(q) if padded else framework.empty_like(q)
         elif qkv is not None and num_q_heads and head_dim:
             q_out = new(qkv, (qkv.shape[0], num_q_heads, head_dim))
     arguments = (
