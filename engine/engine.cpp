@@ -42,8 +42,8 @@ Status check_vocabulary(const Tokenizer& tokenizer, const std::string& path, Mod
   for (auto id = static_cast<int32_t>(num_rows); id < num_tokens; ++id) {
     const TokenType type = tokenizer.type(id);
     if (type == TokenType::normal || type == TokenType::byte) {
-      return data_loss(path, ": the tokenizer has ", num_tokens, " tokens, but the embedding only ", num_rows, " rows: token ", id, ", ",
-                       in_quotes(tokenizer.token_text(id)), ", comes from plain text");
+      return data_loss(path, ": the tokenizer has ", num_tokens, " tokens, but the embedding only ", num_rows, " rows: token ",
+                       id, ", ", in_quotes(tokenizer.token_text(id)), ", comes from plain text");
     }
     if (type != TokenType::unused) markers.emplace_back(tokenizer.token_text(id));
   }

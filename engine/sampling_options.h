@@ -10,14 +10,14 @@ namespace prologue {
 
 // How the next token is chosen; kernels/token_ops/sampling.h has the formulas. All defaults mean "off".
 struct SamplingOptions {
-  float temperature = 0.0f;  // 0 = greedy
-  int32_t top_k = 0;         // 0 = off
-  float top_p = 1.0f;        // 1 = off
-  float min_p = 0.0f;        // 0 = off
-  uint64_t seed = 0;         // sample i of a request uses seed + i
-  float repetition_penalty = 1.0f;  // > 0; of tokens in the prompt or generated; 1 = off
-  float presence_penalty = 0.0f;    // of tokens that were generated
-  float frequency_penalty = 0.0f;   // for each time that a token was generated
+  float temperature = 0.0f;                                // 0 = greedy
+  int32_t top_k = 0;                                       // 0 = off
+  float top_p = 1.0f;                                      // 1 = off
+  float min_p = 0.0f;                                      // 0 = off
+  uint64_t seed = 0;                                       // sample i of a request uses seed + i
+  float repetition_penalty = 1.0f;                         // > 0; of tokens in the prompt or generated; 1 = off
+  float presence_penalty = 0.0f;                           // of tokens that were generated
+  float frequency_penalty = 0.0f;                          // for each time that a token was generated
   std::vector<std::pair<int32_t, float>> logit_bias = {};  // added to the logits of these tokens; -infinity forbids one
 };
 

@@ -216,10 +216,9 @@ constexpr Instance plain(GgmlType type) {
 
 constexpr Instance kInstances[] = {
     plain<float>(GgmlType::f32),     plain<Float16>(GgmlType::f16),   plain<BFloat16>(GgmlType::bf16),
-    plain<double>(GgmlType::f64),
-    blocks_of<Q8_0>(GgmlType::q8_0), blocks_of<Q4_0>(GgmlType::q4_0), blocks_of<Q4_1>(GgmlType::q4_1),
-    blocks_of<Q5_0>(GgmlType::q5_0), blocks_of<Q5_1>(GgmlType::q5_1), blocks_of<Q4K>(GgmlType::q4_k),
-    blocks_of<Q5K>(GgmlType::q5_k),  blocks_of<Q6K>(GgmlType::q6_k),
+    plain<double>(GgmlType::f64),    blocks_of<Q8_0>(GgmlType::q8_0), blocks_of<Q4_0>(GgmlType::q4_0),
+    blocks_of<Q4_1>(GgmlType::q4_1), blocks_of<Q5_0>(GgmlType::q5_0), blocks_of<Q5_1>(GgmlType::q5_1),
+    blocks_of<Q4K>(GgmlType::q4_k),  blocks_of<Q5K>(GgmlType::q5_k),  blocks_of<Q6K>(GgmlType::q6_k),
 };
 
 Decode find_decode(GgmlType type, DType out_type) {

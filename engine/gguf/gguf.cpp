@@ -23,7 +23,10 @@ constexpr uint64_t kMinTensorBytes =
     8 + 1 + 4 + 8 + 4 + 8;  // name length, name, number of dimensions, one dimension, type, offset
 constexpr uint64_t kMaxDims = 4;
 constexpr uint32_t kDefaultAlignment = 32;
-constexpr uint64_t kMaxArray = uint64_t{1} << 22;  // values that get() returns: an empty string takes four times its bytes in the file
+// What takes several times its bytes in the file has a largest number. Models have less than a hundred keys.
+constexpr uint64_t kMaxKeys = uint64_t{1} << 16;
+constexpr uint64_t kMaxTensors = uint64_t{1} << 20;
+constexpr uint64_t kMaxArray = uint64_t{1} << 22;  // of values that get() returns
 
 template <class T>
 T load(const std::byte* bytes) {
@@ -154,6 +157,10 @@ class GgufParser {
     if (num_tensors > remaining() / kMinTensorBytes) {
       return contradiction("the number of tensors is ", num_tensors, ", but the remaining ", remaining(), " bytes hold at most ",
                            remaining() / kMinTensorBytes);
+    }
+    if (num_entries > kMaxKeys || num_tensors > kMaxTensors) {
+      return unsupported(file_.path_, ": the file has ", num_entries, " metadata keys and ", num_tensors, " tensors: at most ",
+                         kMaxKeys, " and ", kMaxTensors, " are supported");
     }
     return ok_status();
   }
@@ -459,7 +466,8 @@ Result<T> GgufFile::get_value(std::string_view key) const {
                        expected_name<Element>(), " is expected");
     }
     if (entry->count > kMaxArray) {
-      return unsupported(path_, ": key ", printable(key), " is an array of ", entry->count, " values: at most ", kMaxArray, " are read");
+      return unsupported(path_, ": key ", printable(key), " is an array of ", entry->count, " values: at most ", kMaxArray,
+                         " are read");
     }
     T values;
     values.reserve(static_cast<size_t>(entry->count));

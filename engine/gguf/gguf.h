@@ -62,7 +62,8 @@ struct GgufTensor {
 // record, so only one thread at a time may use them; read() may be called by several threads.
 class GgufFile {
  public:
-  // Opens the file and reads its metadata. unsupported: these take more than 256 MiB. Other errors: of FileBytes::open.
+  // Opens the file and reads its metadata. unsupported: these take more than 256 MiB, or are more than 65536 keys or 2^20 tensors.
+  // Other errors: of FileBytes::open.
   static Result<GgufFile> open(const std::string& path);
   // Uses the bytes of a whole file in memory; `name` takes the place of the path in messages.
   static Result<GgufFile> from_bytes(std::vector<std::byte> bytes, std::string name = "memory");

@@ -40,7 +40,8 @@ Result<std::unique_ptr<GgufCheckpoint>> GgufCheckpoint::open(const std::string& 
       const std::string first = path.ends_with(suffix)
                                     ? printable_path(path.substr(0, path.size() - suffix.size()) + part_suffix(1, count))
                                     : "the one whose name ends with " + part_suffix(1, count);
-      return invalid_argument(file.path(), ": this is part ", number + 1, " of ", count, " of a model: give the first part, ", first);
+      return invalid_argument(file.path(), ": this is part ", number + 1, " of ", count, " of a model: give the first part, ",
+                              first);
     }
     std::unique_ptr<GgufCheckpoint> opened(new GgufCheckpoint());
     PROLOGUE_RETURN_IF_ERROR(opened->add_part(std::move(file)));
@@ -75,13 +76,14 @@ Status GgufCheckpoint::open_parts(const std::string& path, int64_t count) {
     PROLOGUE_ASSIGN_OR_RETURN(const int64_t its_count, file->get<int64_t>(kSplitCount));
     PROLOGUE_ASSIGN_OR_RETURN(const int64_t its_number, file->get<int64_t>(kSplitNumber));
     if (its_count != count || its_number != part - 1) {
-      return data_loss(file->path(), ": by its keys ", kSplitNumber, " and ", kSplitCount, " this is part ", its_number + 1, " of ",
-                       its_count, ", but by its name part ", part, " of ", count);
+      return data_loss(file->path(), ": by its keys ", kSplitNumber, " and ", kSplitCount, " this is part ", its_number + 1,
+                       " of ", its_count, ", but by its name part ", part, " of ", count);
     }
     if (missing.empty()) PROLOGUE_RETURN_IF_ERROR(add_part(std::move(file).value()));
   }
   if (missing.empty()) return {};
-  return not_found(this->path(), ": this is the first of ", count, " parts of a model, and parts are missing: ", name_list(missing));
+  return not_found(this->path(), ": this is the first of ", count,
+                   " parts of a model, and parts are missing: ", name_list(missing));
 }
 
 Status GgufCheckpoint::add_part(GgufFile file) {

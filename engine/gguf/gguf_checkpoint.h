@@ -35,7 +35,9 @@ class GgufCheckpoint final : public Checkpoint {
   Result<std::string> text(std::string_view key) const override { return file().get<std::string>(key); }
   Result<std::vector<int64_t>> integers(std::string_view key) const override;
   Result<std::vector<double>> numbers(std::string_view key) const override;
-  Result<std::vector<std::string>> texts(std::string_view key) const override { return file().get<std::vector<std::string>>(key); }
+  Result<std::vector<std::string>> texts(std::string_view key) const override {
+    return file().get<std::vector<std::string>>(key);
+  }
   std::vector<std::string> unused_keys(std::string_view prefix) const override { return file().unused_keys(prefix); }
 
   std::span<const TensorInfo> tensors() const override { return tensors_; }

@@ -31,8 +31,7 @@ struct NamedPreTokenizer {
 constexpr char kDigit[] = R"(\p{N})";
 constexpr char kDigits[] = R"(\p{N}{1,3})";
 constexpr char kGpt2[] = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-constexpr char kLlama3[] =
-    PROLOGUE_CONTRACTIONS R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3})" PROLOGUE_PUNCTUATION PROLOGUE_SPACES;
+constexpr char kLlama3[] = PROLOGUE_CONTRACTIONS R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3})" PROLOGUE_PUNCTUATION PROLOGUE_SPACES;
 constexpr char kMiniCpm5[] = PROLOGUE_CONTRACTIONS R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+)" PROLOGUE_PUNCTUATION PROLOGUE_SPACES;
 constexpr char kQwen2[] = PROLOGUE_CONTRACTIONS R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})" PROLOGUE_PUNCTUATION PROLOGUE_SPACES;
 constexpr char kQwen35[] =
@@ -54,8 +53,8 @@ constexpr char kAsciiTriple[] = "[0-9][0-9][0-9]";
 
 const NamedPreTokenizer kPreTokenizers[] = {
     {.names = {"default"}, .patterns = {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2, R"(\p{N}+)", kAsciiTriple}},
-    {.names = {"gpt-2", "phi-2", "olmo", "mpt", "jais", "trillion", "granite-docling", "gigachat", "a.x-4.0", "mellum", "modern-bert",
-               "exaone4"},
+    {.names = {"gpt-2", "phi-2", "olmo", "mpt", "jais", "trillion", "granite-docling", "gigachat", "a.x-4.0", "mellum",
+               "modern-bert", "exaone4"},
      .patterns = {kGpt2}},
     {.names = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"},
      .patterns = {kDigit, kGpt2}},
@@ -115,7 +114,8 @@ Status read_byte_level_bpe(const GgufFile& file, TokenizerData& data) {
   PROLOGUE_ASSIGN_OR_RETURN(const auto lines, file.get<std::vector<std::string>>("tokenizer.ggml.merges"));
   PROLOGUE_ASSIGN_OR_RETURN(data.merges, split_merges(lines));
   if (!file.has("tokenizer.ggml.pre")) {
-    return not_found(file.path(), ": the metadata key tokenizer.ggml.pre is missing: it names the pre-tokenizer, and with another one a text "
+    return not_found(file.path(),
+                     ": the metadata key tokenizer.ggml.pre is missing: it names the pre-tokenizer, and with another one a text "
                      "has other tokens; convert the model anew");
   }
   PROLOGUE_ASSIGN_OR_RETURN(const auto name, file.get<std::string>("tokenizer.ggml.pre"));
@@ -155,12 +155,31 @@ const NamedEnd kNamedEnds[] = {
     {"tokenizer.ggml.fim_rep_token_id", {"<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"}},
     {"tokenizer.ggml.fim_sep_token_id", {"<|file_sep|>"}},
 };
-constexpr std::string_view kEndTexts[] = {
-    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>", "<|endoftext|>", "</s>",
-    "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>",
-    "<\uff5cend\u2581of\u2581sentence\uff5c>", "[e~["};
+constexpr std::string_view kEndTexts[] = {"<|eot_id|>",
+                                          "<|im_end|>",
+                                          "<|end|>",
+                                          "<|return|>",
+                                          "<|call|>",
+                                          "<|flush|>",
+                                          "<|calls|>",
+                                          "<end_of_turn>",
+                                          "<|endoftext|>",
+                                          "</s>",
+                                          "<|eom_id|>",
+                                          "<EOT>",
+                                          "_<EOT>",
+                                          "[EOT]",
+                                          "[EOS]",
+                                          "<|end_of_text|>",
+                                          "<end_of_utterance>",
+                                          "<eos>",
+                                          "<turn|>",
+                                          "<|tool_response>",
+                                          "<\uff5cend\u2581of\u2581sentence\uff5c>",
+                                          "[e~["};
 // Markers that begin the turns of chats. A text of this form is a marker, whatever type the file gives it.
-constexpr std::string_view kTurnTexts[] = {"<|im_start|>", "<|im_sep|>", "<|start_header_id|>", "<|end_header_id|>", "<start_of_turn>"};
+constexpr std::string_view kTurnTexts[] = {"<|im_start|>", "<|im_sep|>", "<|start_header_id|>", "<|end_header_id|>",
+                                           "<start_of_turn>"};
 
 class KnownTexts {
  public:
@@ -194,7 +213,8 @@ class KnownTexts {
     if (found == ids_.end()) return -1;
     const auto id = static_cast<size_t>(found->second);
     if (id >= data_.token_types.size()) return found->second;  // Vocabulary::create refuses the types
-    if (data_.token_types[id] != static_cast<int32_t>(TokenType::unknown)) data_.token_types[id] = static_cast<int32_t>(TokenType::control);
+    if (data_.token_types[id] != static_cast<int32_t>(TokenType::unknown))
+      data_.token_types[id] = static_cast<int32_t>(TokenType::control);
     return found->second;
   }
   void add_end(std::string_view text) {
@@ -223,7 +243,8 @@ Result<TokenizerData> read_keys(const GgufFile& file) {
   PROLOGUE_ASSIGN_OR_RETURN(data.eos_id, file.get_or<int32_t>("tokenizer.ggml.eos_token_id", -1));
   PROLOGUE_ASSIGN_OR_RETURN(data.eot_id, file.get_or<int32_t>("tokenizer.ggml.eot_token_id", -1));
   PROLOGUE_RETURN_IF_ERROR(KnownTexts(data).read_ends(file));
-  for (size_t id = 0; id < std::min(data.tokens.size(), data.token_types.size()); ++id) {  // a token without a text is never found
+  // A token without a text is never found.
+  for (size_t id = 0; id < std::min(data.tokens.size(), data.token_types.size()); ++id) {
     if (data.tokens[id].empty()) data.token_types[id] = static_cast<int32_t>(TokenType::unused);
   }
   PROLOGUE_ASSIGN_OR_RETURN(data.chat_template, file.get_or<std::string>("tokenizer.chat_template", {}));

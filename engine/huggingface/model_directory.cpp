@@ -92,7 +92,9 @@ const Json* HuggingFaceDirectory::value(std::string_view key) const {
   if (key.starts_with(kGeneration)) {
     at = &generation_config_;
     key.remove_prefix(kGeneration.size());
-  } else if (text_config_ != nullptr && text_config_->find(key.substr(0, key.find('.'))) != nullptr) at = text_config_;
+  } else if (text_config_ != nullptr && text_config_->find(key.substr(0, key.find('.'))) != nullptr) {
+    at = text_config_;
+  }
   for (bool last = false; at != nullptr && !last;) {
     const size_t dot = key.find('.');
     at = at->find(key.substr(0, dot));

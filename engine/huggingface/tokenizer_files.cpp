@@ -345,7 +345,8 @@ class TokenizerJson {
       split.pattern = {R"([\p{P}$+<=>^`|~])", true};  // Unicode's, and the rest of ASCII's
       PROLOGUE_ASSIGN_OR_RETURN(split.behavior, read_behavior(part.at("behavior"), "Isolated"));
     } else if (type == "Whitespace") {
-      split = {.pattern = {str_cat("[", kWord, "]+|[^", kWord, "\\s]+"), true}, .behavior = SplitBehavior::removed, .invert = true};
+      split = {
+          .pattern = {str_cat("[", kWord, "]+|[^", kWord, "\\s]+"), true}, .behavior = SplitBehavior::removed, .invert = true};
     } else if (type == "WhitespaceSplit") {
       split = {.pattern = {R"(\s)", true}, .behavior = SplitBehavior::removed};
     } else {

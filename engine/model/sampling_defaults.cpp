@@ -19,11 +19,23 @@ struct Unsupported {
   std::string_view key;
   double neutral = std::numeric_limits<double>::quiet_NaN();  // there is none
 };
-constexpr Unsupported kUnsupportedHuggingFace[] = {
-    {"typical_p", 1}, {"top_h"}, {"epsilon_cutoff", 0}, {"eta_cutoff", 0}, {"no_repeat_ngram_size", 0}, {"bad_words_ids"},
-    {"suppress_tokens"}, {"begin_suppress_tokens"}, {"forced_bos_token_id"}, {"forced_eos_token_id"}, {"num_beams", 1},
-    {"penalty_alpha", 0}, {"guidance_scale", 1}, {"sequence_bias"}, {"exponential_decay_length_penalty"}, {"min_length", 0},
-    {"min_new_tokens", 0}};
+constexpr Unsupported kUnsupportedHuggingFace[] = {{"typical_p", 1},
+                                                   {"top_h"},
+                                                   {"epsilon_cutoff", 0},
+                                                   {"eta_cutoff", 0},
+                                                   {"no_repeat_ngram_size", 0},
+                                                   {"bad_words_ids"},
+                                                   {"suppress_tokens"},
+                                                   {"begin_suppress_tokens"},
+                                                   {"forced_bos_token_id"},
+                                                   {"forced_eos_token_id"},
+                                                   {"num_beams", 1},
+                                                   {"penalty_alpha", 0},
+                                                   {"guidance_scale", 1},
+                                                   {"sequence_bias"},
+                                                   {"exponential_decay_length_penalty"},
+                                                   {"min_length", 0},
+                                                   {"min_new_tokens", 0}};
 constexpr Unsupported kUnsupportedGguf[] = {{"sequence"}, {"xtc_probability", 0}, {"penalty_last_n"}, {"mirostat", 0}};
 
 class Reader {
@@ -36,7 +48,8 @@ class Reader {
 
   SamplingDefaults read() {
     SamplingDefaults defaults;
-    defaults.temperature = number(is_gguf_ ? "temp" : "temperature", "0 (greedy) or positive", [](double value) { return value >= 0.0; });
+    defaults.temperature =
+        number(is_gguf_ ? "temp" : "temperature", "0 (greedy) or positive", [](double value) { return value >= 0.0; });
     defaults.top_k = top_k();
     defaults.top_p = number("top_p", "above 0 and at most 1 (off)", [](double value) { return value > 0.0 && value <= 1.0; });
     defaults.min_p = number("min_p", "between 0 (off) and 1", [](double value) { return value >= 0.0 && value <= 1.0; });
@@ -53,7 +66,8 @@ class Reader {
 
  private:
   void warn(std::string_view key, const std::string& what) const {
-    warnings_.push_back(str_cat(checkpoint_.path(), ": ", is_gguf_ ? prefix_ : std::string("generation_config.json: "), key, " ", what));
+    warnings_.push_back(
+        str_cat(checkpoint_.path(), ": ", is_gguf_ ? prefix_ : std::string("generation_config.json: "), key, " ", what));
   }
 
   // The value of a key, if it is there and a finite number that obeys the rule.

@@ -72,7 +72,8 @@ Result<std::string> Normalizer::normalize(std::string_view text, TextStart start
       return resource_exhausted("the normalizer makes a text of ", text.size(), " bytes longer than ", kMaxBytes, " bytes");
     }
     if (result.size() >= work_left) {
-      return resource_exhausted("the normalizer's ", steps_.size(), " steps write too much: its work must be proportional to the length "
+      return resource_exhausted("the normalizer's ", steps_.size(),
+                                " steps write too much: its work must be proportional to the length "
                                 "of the text");
     }
     work_left -= result.size() + 1;

@@ -33,7 +33,8 @@ Status check_ids(const TokenizerData& data, const Vocabulary& vocabulary) {
     if (id < 0) return data_loss("the tokenizer begins a text with the token ", id, ": it must be an id");
     PROLOGUE_RETURN_IF_ERROR(check_id("first", id, vocabulary));
   }
-  if (data.add_bos && data.begin_ids.empty() && data.bos_id < 0) return data_loss("the tokenizer is to add a BOS token, but has none");
+  if (data.add_bos && data.begin_ids.empty() && data.bos_id < 0)
+    return data_loss("the tokenizer is to add a BOS token, but has none");
   if (data.add_eos && data.eos_id < 0) return data_loss("the tokenizer is to add an EOS token, but has none");
   return ok_status();
 }

@@ -122,10 +122,10 @@ struct TokenizerData {
   int32_t bos_id = -1;  // here and below -1 = none
   int32_t eos_id = -1;
   int32_t eot_id = -1;
-  std::vector<int32_t> end_ids;  // more tokens that end a generation
-  bool add_bos = false;          // the model requires BOS at the beginning of a text,
+  std::vector<int32_t> end_ids;    // more tokens that end a generation
+  bool add_bos = false;            // the model requires BOS at the beginning of a text,
   std::vector<int32_t> begin_ids;  // or these tokens instead, if there are any ([gMASK]<sop>)
-  bool add_eos = false;          // and EOS at its end
+  bool add_eos = false;            // and EOS at its end
   std::string chat_template;
 };
 

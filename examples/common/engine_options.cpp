@@ -41,9 +41,11 @@ EngineFlags::EngineFlags(Flags& flags, EngineOptions& options, const std::string
       ->required()
       ->type_name("PATH")
       ->group("Input");
-  context_ = flags.number<int64_t>("--context", options.context_length, {0, kMax, "0 = the model's"},
-                                   "tokens of one prompt and its output together, at most; 0 = the model's, up to 262144; if there can be only fewer, "
-                                   "a line on stderr says so" + context_note);
+  context_ = flags.number<int64_t>(
+      "--context", options.context_length, {0, kMax, "0 = the model's"},
+      "tokens of one prompt and its output together, at most; 0 = the model's, up to 262144; if there can be only fewer, "
+      "a line on stderr says so" +
+          context_note);
   for (CLI::Option* option :
        {flags.choice("--device", device_, {"auto", "cpu", "cuda"}, "auto: cuda if there is a GPU, else cpu"),
         flags.choice("--dtype", dtype_, {"auto", "float32", "bfloat16", "float16"},

@@ -94,19 +94,19 @@ ParsedOptions parse_options(int argc, char** argv, StandardOutput& out) {
       flags.number<float>("--repetition-penalty", sampling.repetition_penalty, {0.0f, kLargest, "1 = off", true},
                           "of tokens in the prompt or generated; 1 = off");
   group("Sampling (without an option the value of the model's files, else the default here)",
-                    {max_tokens, temperature, top_k, top_p, min_p, seed, repetition_penalty,
-                     flags.number<float>("--presence-penalty", sampling.presence_penalty, {-kLargest, kLargest, "0 = off"},
-                                         "of tokens that were generated; 0 = off"),
-                     flags.number<float>("--frequency-penalty", sampling.frequency_penalty, {-kLargest, kLargest, "0 = off"},
-                                         "for each time that a token was generated; 0 = off"),
-                     flags.number<int64_t>("--n", options.request.num_samples, {1, kMaxSamples},
-                                           "completions of each prompt; completion i has the seed + i"),
-                     flags.number<int64_t>("--logprobs", options.request.num_logprobs, {-1, kMaxTopLogprobs, "-1 = none"},
-                                           "with --json: log probabilities of each token and of the N most likely ones; -1 = none"),
-                     app.add_option("--stop", options.request.stop, "end before this text; may be repeated")
-                         ->type_name("TEXT")
-                         ->allow_extra_args(false),
-                     app.add_flag("--ignore-eos", options.request.ignore_eos, "continue after an end-of-text token")});
+        {max_tokens, temperature, top_k, top_p, min_p, seed, repetition_penalty,
+         flags.number<float>("--presence-penalty", sampling.presence_penalty, {-kLargest, kLargest, "0 = off"},
+                             "of tokens that were generated; 0 = off"),
+         flags.number<float>("--frequency-penalty", sampling.frequency_penalty, {-kLargest, kLargest, "0 = off"},
+                             "for each time that a token was generated; 0 = off"),
+         flags.number<int64_t>("--n", options.request.num_samples, {1, kMaxSamples},
+                               "completions of each prompt; completion i has the seed + i"),
+         flags.number<int64_t>("--logprobs", options.request.num_logprobs, {-1, kMaxTopLogprobs, "-1 = none"},
+                               "with --json: log probabilities of each token and of the N most likely ones; -1 = none"),
+         app.add_option("--stop", options.request.stop, "end before this text; may be repeated")
+             ->type_name("TEXT")
+             ->allow_extra_args(false),
+         app.add_flag("--ignore-eos", options.request.ignore_eos, "continue after an end-of-text token")});
 
   group("Output", {app.add_flag("--json", options.json, "print one JSON object per prompt"),
                    app.add_flag("--quiet", options.quiet, "print only the generated text"),

@@ -14,8 +14,9 @@ namespace generate {
 struct Options {
   prologue::EngineOptions engine;
   prologue::Request request;  // what every prompt gets, without its tokens
-  prologue::SamplingDefaults chosen_sampling;  // what of request.sampling the command line names; for the rest the model's files may have values
-  bool names_context = false;                  // --context was given
+  prologue::SamplingDefaults
+      chosen_sampling;         // what of request.sampling the command line names; for the rest the model's files may have values
+  bool names_context = false;  // --context was given
   std::vector<std::string> prompts;
   bool chat = false;                  // without prompts: interactive
   std::optional<std::string> system;  // of a chat; none: the model's own system prompt, if it has one

@@ -187,8 +187,9 @@ TEST(Refuses, EachBadArgumentByItsValueAndRule) {
            "dequantize_rows: type is IQ2_XS: supported are F32, F16, BF16, F64, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K"},
       {.type = static_cast<GgmlType>(4711),
        .code = StatusCode::unsupported,
-       .message = "dequantize_rows: type is unknown type 4711: supported are F32, F16, BF16, F64, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, "
-                  "Q5_K, Q6_K"},
+       .message =
+           "dequantize_rows: type is unknown type 4711: supported are F32, F16, BF16, F64, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, "
+           "Q5_K, Q6_K"},
       {.num_rows = -1, .message = "dequantize_rows: num_rows is -1: must not be negative"},
       {.row_elements = 33, .message = "dequantize_rows: row_elements is 33: Q4_0 needs a multiple of 32"},
       {.type = GgmlType::q6_k,

@@ -133,6 +133,15 @@ TEST(Gguf, ReadsArrays) {
   EXPECT_TRUE(file.get<std::vector<int64_t>>("nothing")->empty());
 }
 
+TEST(GgufRefuses, MoreKeysThanAnyModelHas) {
+  GgufWriter writer;
+  for (int i = 0; i < (1 << 16); ++i) writer.add(std::to_string(i), uint8_t{1});
+  EXPECT_EQ(open_valid(writer).keys().size(), size_t{1} << 16);
+  writer.add("more", uint8_t{1});
+  expect_refused(writer, StatusCode::unsupported,
+                 "the file has 65537 metadata keys and 0 tensors: at most 65536 and 1048576 are supported");
+}
+
 TEST(Gguf, ArraysThatAreReadHaveALargestSize) {
   GgufWriter writer;
   writer.add("most", std::vector<uint8_t>(size_t{1} << 22, 7));
@@ -561,11 +570,12 @@ TEST(GgufRefuses, BadTensors) {
                  "tensor a.weight has rows of 33 elements: type Q4_0 needs a multiple of 32");
   expect_refused(with_field(writer, "a.weight: dimension", 64), broken,
                  "tensor a.weight of 72 bytes at offset 0 lies outside the tensor data, of which the file has 36 bytes");
-  expect_refused(with_field(writer, "a.weight: type", 17), StatusCode::unsupported,
-                 "tensor a.weight has type IQ2_XS: supported are F32, F16, BF16, F64, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K");
   expect_refused(
-      with_field(writer, "a.weight: type", 99), StatusCode::unsupported,
-      "tensor a.weight has type unknown type 99: supported are F32, F16, BF16, F64, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K");
+      with_field(writer, "a.weight: type", 17), StatusCode::unsupported,
+      "tensor a.weight has type IQ2_XS: supported are F32, F16, BF16, F64, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K");
+  expect_refused(with_field(writer, "a.weight: type", 99), StatusCode::unsupported,
+                 "tensor a.weight has type unknown type 99: supported are F32, F16, BF16, F64, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, "
+                 "Q4_K, Q5_K, Q6_K");
   expect_refused(with_field(writer, "a.weight: offset", 31), broken,
                  "tensor a.weight lies at offset 31: must be a multiple of the alignment, 32");
   expect_refused(with_field(writer, "a.weight: offset", 32), broken,
@@ -673,11 +683,34 @@ TEST(TokenizerDataTest, KnowsTokensThatEndAGenerationByTheirTexts) {
     return ids;
   };
   using Want = std::vector<int32_t>;
-  for (const char* text :
-       {"<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>", "<|endoftext|>",
-        "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>",
-        "<|tool_response>", "<\uff5cend\u2581of\u2581sentence\uff5c>", "[e~[", "<|fim_pad|>", "<|fim_repo|>", "<|repo_name|>",
-        "<reponame>", "<|file_sep|>", "[PAD]"}) {
+  for (const char* text : {"<|eot_id|>",
+                           "<|im_end|>",
+                           "<|end|>",
+                           "<|return|>",
+                           "<|call|>",
+                           "<|flush|>",
+                           "<|calls|>",
+                           "<end_of_turn>",
+                           "<|endoftext|>",
+                           "</s>",
+                           "<|eom_id|>",
+                           "<EOT>",
+                           "_<EOT>",
+                           "[EOT]",
+                           "[EOS]",
+                           "<|end_of_text|>",
+                           "<end_of_utterance>",
+                           "<eos>",
+                           "<turn|>",
+                           "<|tool_response>",
+                           "<\uff5cend\u2581of\u2581sentence\uff5c>",
+                           "[e~[",
+                           "<|fim_pad|>",
+                           "<|fim_repo|>",
+                           "<|repo_name|>",
+                           "<reponame>",
+                           "<|file_sep|>",
+                           "[PAD]"}) {
     EXPECT_EQ(ends({"a", text, "<|fim_prefix|>"}, {}), (Want{1})) << text;
   }
   EXPECT_EQ(ends({"a", "b", "<|im_start|>"}, {}), Want{});
@@ -712,7 +745,8 @@ TEST(TokenizerDataTest, MarkersAreControlTokensWhateverTheirType) {
   writer.add("tokenizer.ggml.merges", Strings{});
   const Tokenizer tokenizer = Tokenizer::create(read_tokenizer_data(open_valid(writer)).value()).value();
   EXPECT_EQ(tokenizer.encode("<|im_start|>a<|im_end|>", true, false).value(), (std::vector<int32_t>{1, 0, 2}));
-  EXPECT_EQ(tokenizer.encode("<|im_start|>a<|im_end|>", false, false).value(), (std::vector<int32_t>{0, 0}));  // the a of "start", too; other bytes have no token
+  EXPECT_EQ(tokenizer.encode("<|im_start|>a<|im_end|>", false, false).value(),
+            (std::vector<int32_t>{0, 0}));  // the a of "start", too; other bytes have no token
   EXPECT_EQ(tokenizer.type(3), TokenType::unknown);
   EXPECT_EQ(tokenizer.type(4), TokenType::unused);  // a token without a text
 }
@@ -735,7 +769,8 @@ TEST(TokenizerDataTest, RefusesWhatWouldChangeTheResult) {
   EXPECT_EQ(data.status().message(), "model.gguf: the metadata key tokenizer.ggml.merges is missing");
   no_merges.add("tokenizer.ggml.merges", Strings{});
   EXPECT_EQ(read_tokenizer_data(open_valid(no_merges)).status().message(),
-            "model.gguf: the metadata key tokenizer.ggml.pre is missing: it names the pre-tokenizer, and with another one a text has other "
+            "model.gguf: the metadata key tokenizer.ggml.pre is missing: it names the pre-tokenizer, and with another one a text "
+            "has other "
             "tokens; convert the model anew");
 }
 
@@ -750,11 +785,16 @@ TEST(TokenizerDataTest, RefusesWhatItDoesNotKnow) {
     return str_cat(status_code_name(status.code()), ": ", status.message());
   };
   const std::string names =
-      "default, gpt-2, phi-2, olmo, mpt, jais, trillion, granite-docling, gigachat, a.x-4.0, mellum, modern-bert, exaone4, smollm, "
-      "starcoder, refact, command-r, codeshell, exaone, minerva-7b, mellum2, llama-bpe, llama3, llama-v3, falcon3, falcon-h1, pixtral, "
-      "midm-2.0, lfm2, dbrx, smaug-bpe, glm4, chatglm-bpe, minicpm5, qwen2, deepseek-r1-qwen, kormo, f2llmv2, megrez, stablelm2, hunyuan, "
-      "solar-open, grok-2, bailingmoe, bailingmoe2, llada-moe, qwen35, seed-coder, gpt-4o, llama4, kanana2, talkie, minimax-m2, tiny_aya, "
-      "cohere2moe, tekken, bloom, poro-chat, gpt3-finnish, viking, deepseek-coder, deepseek-v3, hunyuan-dense, joyai-llm, hy_v4, falcon";
+      "default, gpt-2, phi-2, olmo, mpt, jais, trillion, granite-docling, gigachat, a.x-4.0, mellum, modern-bert, exaone4, "
+      "smollm, "
+      "starcoder, refact, command-r, codeshell, exaone, minerva-7b, mellum2, llama-bpe, llama3, llama-v3, falcon3, falcon-h1, "
+      "pixtral, "
+      "midm-2.0, lfm2, dbrx, smaug-bpe, glm4, chatglm-bpe, minicpm5, qwen2, deepseek-r1-qwen, kormo, f2llmv2, megrez, stablelm2, "
+      "hunyuan, "
+      "solar-open, grok-2, bailingmoe, bailingmoe2, llada-moe, qwen35, seed-coder, gpt-4o, llama4, kanana2, talkie, minimax-m2, "
+      "tiny_aya, "
+      "cohere2moe, tekken, bloom, poro-chat, gpt3-finnish, viking, deepseek-coder, deepseek-v3, hunyuan-dense, joyai-llm, hy_v4, "
+      "falcon";
   EXPECT_EQ(
       refusal("bert", "gpt-2", {"a b"}),
       "unsupported: the tokenizer model 'bert' (tokenizer.ggml.model) is not supported: supported are gpt2 (byte-level BPE) and "

@@ -107,11 +107,13 @@ TEST_F(GgufParts, AWholeFileMayHaveTheKeys) {
 
 TEST_F(GgufParts, AnotherPartSaysWhichOneToGive) {
   write(whole_.parts(kCount));
-  expect_refused(file(2), StatusCode::invalid_argument, file(2) + ": this is part 2 of 3 of a model: give the first part, " + file(1));
+  expect_refused(file(2), StatusCode::invalid_argument,
+                 file(2) + ": this is part 2 of 3 of a model: give the first part, " + file(1));
   const std::string renamed = directory_.file("renamed.gguf");
   std::filesystem::copy(file(3), renamed);
-  expect_refused(renamed, StatusCode::invalid_argument,
-                 renamed + ": this is part 3 of 3 of a model: give the first part, the one whose name ends with -00001-of-00003.gguf");
+  expect_refused(
+      renamed, StatusCode::invalid_argument,
+      renamed + ": this is part 3 of 3 of a model: give the first part, the one whose name ends with -00001-of-00003.gguf");
 }
 
 TEST_F(GgufParts, MissingPartsAreNamedInOneError) {
@@ -119,13 +121,16 @@ TEST_F(GgufParts, MissingPartsAreNamedInOneError) {
   std::filesystem::remove(file(2));
   std::filesystem::remove(file(3));
   expect_refused(file(1), StatusCode::not_found,
-                 file(1) + ": this is the first of 3 parts of a model, and parts are missing: 'tiny-00002-of-00003.gguf' and "
-                           "'tiny-00003-of-00003.gguf'");
+                 file(1) +
+                     ": this is the first of 3 parts of a model, and parts are missing: 'tiny-00002-of-00003.gguf' and "
+                     "'tiny-00003-of-00003.gguf'");
   const std::string renamed = directory_.file("renamed.gguf");
   std::filesystem::copy(file(1), renamed);
-  expect_refused(renamed, StatusCode::invalid_argument,
-                 renamed + ": this is the first of 3 parts of a model: its name must end with -00001-of-00003.gguf, so that the others are "
-                           "found");
+  expect_refused(
+      renamed, StatusCode::invalid_argument,
+      renamed +
+          ": this is the first of 3 parts of a model: its name must end with -00001-of-00003.gguf, so that the others are "
+          "found");
 }
 
 TEST_F(GgufParts, PartsMustBelongTogether) {
@@ -137,7 +142,8 @@ TEST_F(GgufParts, PartsMustBelongTogether) {
   std::vector<GgufWriter> parts = whole_.parts(kCount);
   parts[2].add_tensor("token_embd.weight", {1}, test::gguf::kF32, std::vector<std::byte>(4));
   write(parts);
-  expect_refused(file(1), StatusCode::data_loss, file(3) + ": an earlier part of the model has the tensor token_embd.weight, too");
+  expect_refused(file(1), StatusCode::data_loss,
+                 file(3) + ": an earlier part of the model has the tensor token_embd.weight, too");
 
   parts = whole_.parts(kCount);
   parts[2].add_tensor("one_more", {1}, test::gguf::kF32, std::vector<std::byte>(4));
@@ -186,7 +192,8 @@ class Directory : public testing::Test {
     add(layer + "mlp.gate_proj.weight", {kWidth, kHidden});
     add(layer + "mlp.up_proj.weight", {kWidth, kHidden});
     add(layer + "mlp.down_proj.weight", {kHidden, kWidth});
-    directory_.write("config.json", std::string(R"({"model_type": "llama", "hidden_size": 16, "intermediate_size": 24, "vocab_size": 4,
+    directory_.write("config.json",
+                     std::string(R"({"model_type": "llama", "hidden_size": 16, "intermediate_size": 24, "vocab_size": 4,
       "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64,
       "tie_word_embeddings": true})"));
     write_tokenizer("");
@@ -238,8 +245,9 @@ TEST_F(Directory, ATiedModelMayStoreItsHead) {
   for (float& logit : twice) logit *= 2.0f;
   EXPECT_EQ(logits_of(directory_.path()), twice);
   EXPECT_EQ(load()->warnings(),
-            Strings{directory_.path() + ": the configuration ties lm_head.weight to model.embed_tokens.weight, but the files have both, and "
-                                        "they differ: the stored lm_head.weight is used"});
+            Strings{directory_.path() +
+                    ": the configuration ties lm_head.weight to model.embed_tokens.weight, but the files have both, and "
+                    "they differ: the stored lm_head.weight is used"});
 
   tensors_.erase("model.embed_tokens.weight");  // the head alone is both
   tensors_["lm_head.weight"] = embedding;
@@ -267,15 +275,17 @@ TEST_F(Directory, ConstantsOfOlderVersionsAreIgnored) {
 
   tensors_["model.layers.0.attn.bias"] = {"F32", {16}, std::vector<double>(16, 1.0)};  // a bias that would change the result
   write_weights();
-  EXPECT_EQ(refusal(), directory_.path() + ": the llama loader does not know these tensors of the model: model.layers.0.attn.bias");
+  EXPECT_EQ(refusal(),
+            directory_.path() + ": the llama loader does not know these tensors of the model: model.layers.0.attn.bias");
 }
 
 TEST_F(Directory, MarkersMayBeMoreThanTheEmbeddingHasRows) {
   write_tokenizer(R"(, {"id": 4, "content": "[PAD]", "special": true})");
   const std::unique_ptr<Engine> engine = load();
   ASSERT_NE(engine, nullptr);
-  EXPECT_EQ(engine->warnings(), Strings{directory_.path() + ": the embedding has 4 rows, and none for the tokens '[PAD]': a prompt with one "
-                                                            "of them is refused"});
+  EXPECT_EQ(engine->warnings(),
+            Strings{directory_.path() + ": the embedding has 4 rows, and none for the tokens '[PAD]': a prompt with one "
+                                        "of them is refused"});
   Request request = request_of({});
   request.text = "ab[PAD]";
   const auto refused = engine->generate({&request, 1});
@@ -288,7 +298,8 @@ TEST_F(Directory, MarkersMayBeMoreThanTheEmbeddingHasRows) {
   EXPECT_FALSE(load()->warnings().empty());
   directory_.write("tokenizer.json", std::string(R"({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},
       "decoder": {"type": "ByteLevel"}, "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "c": 2, "d": 3, "e": 4}, "merges": []}})"));
-  EXPECT_EQ(refusal(), directory_.path() + ": the tokenizer has 5 tokens, but the embedding only 4 rows: token 4, 'e', comes from plain text");
+  EXPECT_EQ(refusal(), directory_.path() +
+                           ": the tokenizer has 5 tokens, but the embedding only 4 rows: token 4, 'e', comes from plain text");
 }
 
 // ---- Sampling ----
@@ -309,7 +320,8 @@ TEST_F(Directory, RecommendsSampling) {
        {0.6f, 20, 0.95f, 0.01f, 1.05f}},
       {R"({"temperature": 0.7, "top_p": null})", {.temperature = 0.7f}},
       {R"({"do_sample": true, "top_k": 0})", {.temperature = 1.0f, .top_k = 0}},
-      {R"({"do_sample": false, "temperature": 0.6, "top_p": 0.9, "repetition_penalty": 1.1})", {.temperature = 0.0f, .repetition_penalty = 1.1f}},
+      {R"({"do_sample": false, "temperature": 0.6, "top_p": 0.9, "repetition_penalty": 1.1})",
+       {.temperature = 0.0f, .repetition_penalty = 1.1f}},
       {R"({"top_k": -1, "typical_p": 1.0, "num_beams": 1, "min_length": 0, "eos_token_id": 2})", {.top_k = 0}},
       {"{}", {}}};
   for (const Case& c : cases) {

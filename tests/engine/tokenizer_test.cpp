@@ -204,7 +204,9 @@ TEST_P(SmallVocabulary, SplitsLikeHuggingFace) {
 TEST(PreTokenizers, OfEveryNameSplitLikeHuggingFace) {
   const json goldens = read_golden("pre_tokenizers");
   const std::map<std::string, std::vector<std::string>> same_as = {
-      {"gpt-2", {"phi-2", "olmo", "mpt", "jais", "trillion", "granite-docling", "gigachat", "a.x-4.0", "mellum", "modern-bert", "exaone4"}},
+      {"gpt-2",
+       {"phi-2", "olmo", "mpt", "jais", "trillion", "granite-docling", "gigachat", "a.x-4.0", "mellum", "modern-bert",
+        "exaone4"}},
       {"smollm", {"starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"}},
       {"llama-bpe", {"llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"}},
       {"smaug-bpe", {"dbrx", "glm4", "chatglm-bpe"}},
@@ -216,7 +218,8 @@ TEST(PreTokenizers, OfEveryNameSplitLikeHuggingFace) {
       {"deepseek-v3", {"hunyuan-dense", "joyai-llm", "hy_v4"}}};
   for (const auto& [kind, golden] : goldens.items()) {
     std::vector<std::string> names = {kind};
-    if (const auto same = same_as.find(kind); same != same_as.end()) names.insert(names.end(), same->second.begin(), same->second.end());
+    if (const auto same = same_as.find(kind); same != same_as.end())
+      names.insert(names.end(), same->second.begin(), same->second.end());
     for (const std::string& name : names) {
       const auto pre_tokenizer = PreTokenizer::create(byte_level(name).pre_tokenizer);
       ASSERT_TRUE(pre_tokenizer.ok()) << name << ": " << pre_tokenizer.status().message();
@@ -732,7 +735,8 @@ TEST(TokenizerRules, StepsHaveALargestNumber) {
             "the normalizer has 65 steps: at most 64 are supported");
   EXPECT_EQ(refusal([](auto& d) { d.pre_tokenizer.push_back(d.pre_tokenizer.front()); }),
             "the pre-tokenizer has 65 steps: at most 64 are supported");
-  EXPECT_EQ(refusal([](auto& d) { d.decoder.push_back(d.decoder.front()); }), "the decoder has 65 steps: at most 64 are supported");
+  EXPECT_EQ(refusal([](auto& d) { d.decoder.push_back(d.decoder.front()); }),
+            "the decoder has 65 steps: at most 64 are supported");
 }
 
 TEST(TokenizerRules, SurvivesMoves) {

@@ -376,7 +376,8 @@ TEST(Generate, ALargerContextThanCanBeSaysWhatItBecame) {
   const std::string hello = "--prompt hello --max-tokens 1 --json --context ";
   EXPECT_EQ(generate_with_model(hello + "9223372036854775807").err,
             "generate: --context is 9223372036854775807: it became 512, the most that the model supports\n");
-  EXPECT_EQ(generate_with_model(hello + "513").err, "generate: --context is 513: it became 512, the most that the model supports\n");
+  EXPECT_EQ(generate_with_model(hello + "513").err,
+            "generate: --context is 513: it became 512, the most that the model supports\n");
   EXPECT_EQ(generate_with_model(hello + "512").err, "");
   EXPECT_EQ(generate_with_model(hello + "0").err, "");
   EXPECT_EQ(generate_with_model(hello + "512 --kv-memory 16K --parallel 1").err,
