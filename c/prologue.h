@@ -278,7 +278,8 @@ typedef struct prologue_page_table {
 } prologue_page_table;
 PROLOGUE_C_API void prologue_page_table_init(prologue_page_table* value);
 
-// Strides of a dense [num_pages, page_size, num_kv_heads, head_dim] tensor.
+// Strides of a dense [num_pages, page_size, num_kv_heads, head_dim] tensor; unset, which is an error where they are needed, if a size is
+// not positive (it was not set yet).
 PROLOGUE_C_API prologue_page_strides prologue_nhd_strides(int64_t page_size, int64_t num_kv_heads, int64_t head_dim);
 
 // ---- norm_kind ---------------------------------------------------------------------------------------------------------------
@@ -374,7 +375,7 @@ typedef struct prologue_rope {
 PROLOGUE_C_API void prologue_rope_init(prologue_rope* value);
 
 // Cos and sin from one table [rows, rotary_dim]: cos[0 .. rotary_dim/2), then sin; row = position. prologue_rope_cos_sin makes such a table.
-// rope.rotary_dim must be set.
+// rope.rotary_dim must be set before: without it rope.width is left unset, and the operation is an error.
 PROLOGUE_C_API prologue_status prologue_set_cos_sin_table(
     prologue_rope* rope,
     const void* table,
@@ -907,7 +908,8 @@ typedef struct prologue_attention_prologue_params {
 PROLOGUE_C_API void prologue_attention_prologue_params_init(prologue_attention_prologue_params* value);
 
 // Sets q, k and v to one packed buffer [num_tokens, (num_q_heads + num_kv_heads) * head_dim + num_kv_heads * v_head_dim] whose
-// row stride is token_stride elements. The sizes, dtype and cache.v.head_dim of `params` must be set before.
+// row stride is token_stride elements. The sizes, dtype and cache.v.head_dim of `params` must be set before. Without head_dim or
+// dtype the strides of the three are left unset, and a side without heads is null: the operation is then an error.
 PROLOGUE_C_API prologue_status prologue_set_packed_qkv(
     prologue_attention_prologue_params* params,
     const void* qkv,
@@ -1147,7 +1149,7 @@ typedef struct prologue_mla_prologue_params {
 PROLOGUE_C_API void prologue_mla_prologue_params_init(prologue_mla_prologue_params* value);
 
 // The parts of a cache [num_pages, page_size, kv_lora_rank + qk_rope_head_dim] of elements of `type` (unset: dtype). `scale`: of fp8;
-// null = none. kv_lora_rank and dtype must be set before.
+// null = none. kv_lora_rank and dtype must be set before: without them the strides are left unset, and the operation is an error.
 PROLOGUE_C_API prologue_status prologue_set_mla_entries(
     prologue_mla_prologue_params* params,
     void* data,
@@ -1155,7 +1157,7 @@ PROLOGUE_C_API prologue_status prologue_set_mla_entries(
     const float* scale,
     int64_t page_stride,
     int64_t token_stride);
-// The parts of a cache of fp8_ds_mla records, with strides in bytes, multiples of 4. kv_lora_rank must be set before.
+// The parts of a cache of fp8_ds_mla records, with strides in bytes, multiples of 4. kv_lora_rank must be set before, likewise.
 PROLOGUE_C_API prologue_status prologue_set_mla_records(
     prologue_mla_prologue_params* params,
     void* data,

@@ -21,13 +21,16 @@ namespace prologue {
 
 void set_packed_qkv(AttentionPrologueParams& params, const void* qkv, int64_t token_stride) {
   const int64_t k_at = params.num_q_heads * params.head_dim, v_at = k_at + params.num_kv_heads * params.head_dim;
-  const auto at = [&](int64_t element, int64_t head_stride) {
+  const bool sized = params.head_dim > 0 && params.dtype != DType::unset;
+  const auto at = [&](int64_t element, int64_t num_heads, int64_t head_stride) -> HeadsView {
+    if (!sized) return {qkv, kUnsetStride, kUnsetStride};
+    if (num_heads <= 0) return {};
     const void* data = qkv == nullptr ? nullptr : static_cast<const char*>(qkv) + element * dtype_size(params.dtype);
-    return HeadsView{data, token_stride, head_stride};
+    return {data, token_stride, head_stride};
   };
-  params.q = at(0, params.head_dim);
-  params.k = at(k_at, params.head_dim);
-  params.v = at(v_at, v_head_dim(params));
+  params.q = at(0, params.num_q_heads, params.head_dim);
+  params.k = at(k_at, params.num_kv_heads, params.head_dim);
+  params.v = at(v_at, params.num_kv_heads, v_head_dim(params));
 }
 
 AttentionPrologueParams resolved(const AttentionPrologueParams& params) {
@@ -106,7 +109,7 @@ Status check_columns(const Rope& r) {
   }
   if (r.width == RopeWidth::unset) {
     return invalid_argument(kName, ": rope.width is not set: supported is half, a column for each pair of a block, ",
-                            pairs_of_block(r));
+                            pairs_of_block(r), "; set_cos_sin_table needs rope.rotary_dim first");
   }
   if (r.width != RopeWidth::half) {
     return unsupported(kName, ": rope.width is ", static_cast<int32_t>(r.width),
@@ -152,6 +155,14 @@ Status check_rope(const AttentionPrologueParams& p) {
 
 // What must be there for something else to make sense.
 Status check_presence(const AttentionPrologueParams& p) {
+  for (const HeadsView* view : {&p.q, &p.k, &p.v}) {
+    if (view->token_stride != kUnsetStride || view->head_stride != kUnsetStride) continue;
+    return invalid_argument(kName, ": the strides of ",
+                            view == &p.q   ? "q"
+                            : view == &p.k ? "k"
+                                           : "v",
+                            " are not set: set_packed_qkv needs num_q_heads, num_kv_heads, head_dim and dtype first");
+  }
   const bool q_apart = p.num_q_heads > 0 && p.q_rope.data != nullptr, k_apart = p.num_kv_heads > 0 && p.k_rope.data != nullptr;
   if (q_apart || k_apart) {
     const Rope& r = p.rope;

@@ -73,8 +73,8 @@ struct Rope {
   RopeColumns angles;
   const void* inv_freq = nullptr;  // [w / 2]
   double theta = 0.0;
-  double attention_factor = 1.0;  // multiplies cos and sin
-  int64_t max_position = 0;       // row = position: rows of the table; else an optional bound, 0 = none
+  double attention_factor = 1.0;             // multiplies cos and sin
+  int64_t max_position = 0;                  // row = position: rows of the table; else an optional bound, 0 = none
   PastTable past_table = PastTable::record;  // what happens at positions >= max_position
 
   // Several position axes (2-D, MRoPE). Pair i, counted through all blocks, is rotated by the position on axis pair_axis[i]; values not
@@ -86,11 +86,11 @@ struct Rope {
 };
 
 // Cos and sin from one table [rows, rotary_dim]: cos[0 .. rotary_dim/2), then sin; row = position. layers/rope makes such a table.
-// rope.rotary_dim must be set.
+// rope.rotary_dim must be set before: without it rope.width is left unset, and the operation is an error.
 inline void set_cos_sin_table(Rope& rope, const void* table, DType type, int64_t rows) {
   rope.source = RopeSource::table;
   rope.type = type;
-  rope.width = RopeWidth::half;
+  rope.width = rope.rotary_dim > 0 ? RopeWidth::half : RopeWidth::unset;
   rope.max_position = rows;
   const auto* bytes = static_cast<const char*>(table);
   rope.cos = {table, 0, rope.rotary_dim, 1};
@@ -104,7 +104,8 @@ inline void set_cos_sin_rows(Rope& rope, const void* rows, DType type) {
 }
 
 // Cos and sin from two dense tables [rows, columns]; row = position. Columns: w / 2 (half) or w (full).
-inline void set_cos_and_sin(Rope& rope, const void* cos, const void* sin, DType type, int64_t rows, int64_t columns, RopeWidth width) {
+inline void set_cos_and_sin(Rope& rope, const void* cos, const void* sin, DType type, int64_t rows, int64_t columns,
+                            RopeWidth width) {
   rope.source = RopeSource::table;
   rope.type = type;
   rope.width = width;

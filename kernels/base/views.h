@@ -135,8 +135,10 @@ struct PageTable {
   uint64_t reserved[2] = {};                  // zeros: docs/versioning.md
 };
 
-// Strides of a dense [num_pages, page_size, num_kv_heads, head_dim] tensor.
+// Strides of a dense [num_pages, page_size, num_kv_heads, head_dim] tensor; unset, which is an error where they are needed, if a size is
+// not positive (it was not set yet).
 inline PageStrides nhd_strides(int64_t page_size, int64_t num_kv_heads, int64_t head_dim) {
+  if (page_size <= 0 || num_kv_heads <= 0 || head_dim <= 0) return {kUnsetStride, kUnsetStride, kUnsetStride};
   return {page_size * num_kv_heads * head_dim, num_kv_heads * head_dim, head_dim};
 }
 

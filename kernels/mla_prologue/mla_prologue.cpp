@@ -97,6 +97,9 @@ Status check_rope(const MlaPrologueParams& p) {
     if (!dtype_is_activation(r.type)) {
       return unsupported(kName, ": rope.type is ", dtype_text(r.type), ": supported are float32, float16 and bfloat16");
     }
+    if (r.width == RopeWidth::unset) {
+      return invalid_argument(kName, ": rope.width is not set: supported is half; set_cos_sin_table needs rope.rotary_dim first");
+    }
     if (r.width != RopeWidth::half || r.cos.column_stride != 1 || r.sin.column_stride != 1) {
       return unsupported(kName, ": rope has the width ", static_cast<int32_t>(r.width), " and the column strides ",
                          r.cos.column_stride, " and ", r.sin.column_stride, ": supported is half, with column stride 1");
@@ -110,6 +113,10 @@ Status check_rope(const MlaPrologueParams& p) {
 
 Status check_part(const char* name, const MlaCachePart& part, bool is_latent, const MlaPrologueParams& p) {
   const auto [type, scaling] = part.format;
+  if (part.page_stride == kUnsetStride && part.token_stride == kUnsetStride) {
+    return invalid_argument(kName, ": the strides of ", name,
+                            " are not set: set_mla_entries and set_mla_records need kv_lora_rank ", "and dtype first");
+  }
   if (!dtype_is_activation(type) && !dtype_is_fp8(type)) {
     return unsupported(kName, ": ", name, ".format.type is ", dtype_text(type),
                        ": supported are float32, float16, bfloat16, fp8_e4m3 and fp8_e5m2");
@@ -213,6 +220,7 @@ void set_mla_entries(MlaPrologueParams& params, void* data, DType type, const fl
   const KvFormat format = {resolve_dtype(type, params.dtype), scale == nullptr ? KvScaling::none : KvScaling::tensor};
   auto* const bytes = static_cast<char*>(data);
   const int64_t rope_at = params.kv_lora_rank * dtype_size(format.type);
+  if (rope_at == 0) page_stride = token_stride = kUnsetStride;
   params.cache.latent = {data, format, page_stride, token_stride, scale};
   params.cache.rope = {bytes == nullptr ? nullptr : bytes + rope_at, format, page_stride, token_stride, scale};
 }
@@ -220,8 +228,13 @@ void set_mla_entries(MlaPrologueParams& params, void* data, DType type, const fl
 void set_mla_records(MlaPrologueParams& params, void* data, int64_t page_stride, int64_t token_stride) {
   constexpr KvFormat kFormat = {DType::fp8_e4m3, KvScaling::token_head};
   auto* const bytes = static_cast<char*>(data);
-  params.cache.latent = {data, kFormat, page_stride, token_stride};
-  params.cache.rope = {bytes == nullptr ? nullptr : bytes + latent_bytes(params, kFormat), {}, page_stride / 2, token_stride / 2};
+  const bool sized = params.kv_lora_rank > 0;
+  const auto unless_unset = [&](int64_t stride) { return sized ? stride : kUnsetStride; };
+  params.cache.latent = {data, kFormat, unless_unset(page_stride), unless_unset(token_stride)};
+  params.cache.rope = {bytes == nullptr ? nullptr : bytes + latent_bytes(params, kFormat),
+                       {},
+                       unless_unset(page_stride / 2),
+                       unless_unset(token_stride / 2)};
 }
 
 Status validate(const MlaPrologueParams& params) {

@@ -178,10 +178,11 @@ __device__ inline float capped_roughly(const AttentionArgs& args, float score) {
   return fmaf(-2.0f * args.cap_log2, __fdividef(1.0f, 1.0f + exp2f(kTwoLog2E * score)), args.cap_log2);
 }
 
-// What a sink adds to the sum of a row's weights, relative to their maximum: 0 without sinks. Infinity where the sink is so much
-// larger that the row is zeros.
+// What is added to the sum of a row's weights, relative to their maximum, for its sink: 0 without sinks. Infinity where the sink is so much
+// larger that the row is zeros, and where no key has a weight.
 __device__ inline float sink_weight(const PagedAttentionParams& p, int64_t q_head, float maximum) {
   constexpr float kLog2E = 1.4426950408889634f;
+  if (maximum == -INFINITY) return INFINITY;
   return p.sinks == nullptr ? 0.0f : exp2f(load_element(p.sinks_type, p.sinks, q_head) * kLog2E - maximum);
 }
 

@@ -339,7 +339,7 @@ class BlockAttention {
       for (int64_t r = 0; r < rows; ++r) tile_maximum_[r] = scale_and_hide(r, first_key(r), end_key(r));
       for (int64_t r = 0; r < rows; ++r) {
         const float maximum = tile_maximum_[r] > maximum_[r] ? tile_maximum_[r] : maximum_[r];
-        correction_[r] = exp_nonpositive(maximum_[r] - maximum);
+        correction_[r] = exp_nonpositive(maximum_[r] - shift_of(maximum));
         maximum_[r] = maximum;
       }
       for (int64_t r = 0; r < rows; ++r) {
@@ -430,6 +430,9 @@ class BlockAttention {
     return lanes[0];
   }
 
+  // What scores are relative to. As long as all of them are -infinity, their probabilities are 0.
+  static float shift_of(float maximum) { return maximum == -kInfinity ? 0.0f : maximum; }
+
   // Scores become probabilities relative to the new maximum (0 for hidden keys); the sums so far are scaled to it.
   void exponentiate(int64_t r) {
     float* __restrict sums = probability_sums_ + r * kSumLanes;
@@ -438,8 +441,8 @@ class BlockAttention {
       for (int64_t i = 0; i < kSumLanes; ++i) sums[i] *= correction;
     }
     float* __restrict scores = scores_ + r * kTileKeys;
-    const float maximum = maximum_[r];
-    for (int64_t key = 0; key < kTileKeys; ++key) scores[key] = exp_nonpositive(scores[key] - maximum);
+    const float shift = shift_of(maximum_[r]);
+    for (int64_t key = 0; key < kTileKeys; ++key) scores[key] = exp_nonpositive(scores[key] - shift);
     for (int64_t i = 0; i < kSumLanes; i += kWidth) {
       Lanes sum = Lanes::load(sums + i);
       for (int64_t key = i; key < kTileKeys; key += kSumLanes) sum = sum + Lanes::load(scores + key);
@@ -452,7 +455,7 @@ class BlockAttention {
     for (int64_t width = kSumLanes / 2; width > 0; width /= 2) {
       for (int64_t lane = 0; lane < width; ++lane) sums[lane] += sums[lane + width];
     }
-    const float inverse = 1.0f / sums[0];
+    const float inverse = maximum_[r] == -kInfinity ? 0.0f : 1.0f / sums[0];
     for (int64_t channel = 0; channel < v_head_dim(p_.kv); ++channel) sums_[r * v_columns_ + channel] *= inverse;
     narrow(sums_ + r * v_columns_, v_head_dim(p_.kv), out_row(i));
   }

@@ -105,7 +105,7 @@ Status check_angles(const RotaryParams& p) {
   if (given && a.width == RopeWidth::unset) {
     return invalid_argument(kName, ": rope.width is not set: half is a column for each pair of a block, ",
                             p.rope.rotary_dim / (2 * p.rope.num_blocks), ", full one for each channel, ",
-                            p.rope.rotary_dim / p.rope.num_blocks);
+                            p.rope.rotary_dim / p.rope.num_blocks, "; set_cos_sin_table needs rope.rotary_dim first");
   }
   if (a.source != RopeSource::theta && !dtype_is_float(a.type)) {
     return unsupported(kName, ": rope.type is ", dtype_text(a.type), ": supported are float32, float16, bfloat16 and float64");

@@ -347,6 +347,27 @@ TEST(CCalls, APlanOfThePrologueRunsAndSaysItsKernel) {
   EXPECT_EQ(plan, nullptr);
 }
 
+// Q, K and V were one pointer, and the call was ok.
+TEST(CCalls, APackedBufferBeforeItsSizesIsAnError) {
+  std::vector<float> qkv(2 * 4 * 8, 1.0f), out(2 * 4 * 8, -7.0f);
+  const std::vector<float> untouched = out;
+  prologue_attention_prologue_params p = initialised(prologue_attention_prologue_params_init);
+  ASSERT_EQ(prologue_set_packed_qkv(&p, qkv.data(), 32), PROLOGUE_STATUS_OK);
+  p.num_tokens = 2, p.num_q_heads = 2, p.num_kv_heads = 1, p.head_dim = 8, p.dtype = PROLOGUE_DTYPE_F32;
+  p.q_out.data = out.data(), p.q_out.token_stride = 32, p.q_out.head_stride = 8;
+  p.k_out.data = out.data() + 16, p.k_out.token_stride = 32, p.k_out.head_stride = 8;
+  p.v_out.data = out.data() + 24, p.v_out.token_stride = 32, p.v_out.head_stride = 8;
+  const prologue_execution execution = on_cpu();
+  EXPECT_EQ(prologue_attention_prologue(&p, &execution), PROLOGUE_STATUS_INVALID_ARGUMENT);
+  EXPECT_EQ(message(),
+            "attention_prologue: the strides of q are not set: set_packed_qkv needs num_q_heads, num_kv_heads, head_dim and "
+            "dtype first");
+  EXPECT_EQ(out, untouched);
+  ASSERT_EQ(prologue_set_packed_qkv(&p, qkv.data(), 32), PROLOGUE_STATUS_OK);
+  EXPECT_EQ(prologue_attention_prologue(&p, &execution), PROLOGUE_STATUS_OK) << message();
+  EXPECT_EQ(out, qkv);
+}
+
 TEST(CCalls, NullIsDestroyedAndAsked) {
   prologue_rotary_plan_destroy(nullptr);
   prologue_attention_prologue_plan_destroy(nullptr);

@@ -114,7 +114,45 @@ std::vector<Refusal> refusals() {
        [](P& p) { p.rope.source = RopeSource::inv_freq, p.rope.inv_freq = p.rope.cos.data, p.rope.type = DType::f16; }, missing,
        "rope.type is float16: for inv_freq supported is float32"},
       {"a table of no width", [](P& p) { p.rope.width = RopeWidth::unset; }, invalid,
-       "rope.width is not set: supported is half, a column for each pair of a block, 32"},
+       "rope.width is not set: supported is half, a column for each pair of a block, 32; set_cos_sin_table needs rope.rotary_dim "
+       "first"},
+
+      // Helpers before the sizes that they need.
+      {"packed before all sizes",
+       [](P& p) {
+         P packed;
+         set_packed_qkv(packed, p.q.data, 512);
+         p.q = packed.q, p.k = packed.k, p.v = packed.v;
+       },
+       invalid, "the strides of q are not set: set_packed_qkv needs num_q_heads, num_kv_heads, head_dim and dtype first"},
+      {"packed before the type",
+       [](P& p) {
+         p.dtype = DType::unset, set_packed_qkv(p, p.q.data, 512), p.dtype = DType::f32;
+         p.q = {p.q.data, 512, 64};
+       },
+       invalid, "the strides of k are not set: set_packed_qkv needs num_q_heads, num_kv_heads, head_dim and dtype first"},
+      {"packed before the heads of K", [](P& p) { p.num_kv_heads = 0, set_packed_qkv(p, p.q.data, 512), p.num_kv_heads = 2; },
+       invalid, "k and v are both null, but num_kv_heads is 2"},
+      {"packed before the heads of Q", [](P& p) { p.num_q_heads = 0, set_packed_qkv(p, p.q.data, 512), p.num_q_heads = 4; },
+       invalid, "q is null"},
+      {"a table before rotary_dim",
+       [](P& p) {
+         p.rope.rotary_dim = 0, set_cos_sin_table(p.rope, p.rope.cos.data, DType::f32, p.rope.max_position);
+         p.rope.rotary_dim = 64;
+       },
+       invalid,
+       "rope.width is not set: supported is half, a column for each pair of a block, 32; set_cos_sin_table needs rope.rotary_dim "
+       "first"},
+      {"rows before rotary_dim",
+       [](P& p) {
+         p.rope.rotary_dim = 0, set_cos_sin_rows(p.rope, p.rope.cos.data, DType::f32);
+         p.rope.rotary_dim = 64;
+       },
+       invalid,
+       "rope.width is not set: supported is half, a column for each pair of a block, 32; set_cos_sin_table needs rope.rotary_dim "
+       "first"},
+      {"strides before the page size", [](P& p) { p.cache.k.strides = nhd_strides(0, 2, 64); }, invalid,
+       "cache.k has the stride -1: strides must not be negative"},
       {"a table of full width", [](P& p) { p.rope.width = RopeWidth::full; }, missing,
        "rope.width is 2: supported is half, a column for each pair of a block"},
       {"every second column of cos", [](P& p) { p.rope.cos.column_stride = 2; }, missing,

@@ -443,6 +443,21 @@ TEST_P(MlaPrologueTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.kv_lora_rank = 384, set_mla_records(p, p.cache.latent.data, 4096, 656); }, kUnsupported,
        "cache.latent.format is fp8_e4m3 with scaling token_head, dtype is bfloat16 and kv_lora_rank 384: these records are of "
        "fp8_e4m3, from float16 or bfloat16, with a rank that is a multiple of 256"},
+      {[](P& p) {  // a helper before what it needs
+         p.kv_lora_rank = 0, set_mla_entries(p, p.cache.latent.data, DType::unset, nullptr, 576, 576), p.kv_lora_rank = 512;
+       },
+       kInvalid,
+       "the strides of cache.latent are not set: set_mla_entries and set_mla_records need kv_lora_rank and dtype first"},
+      {[](P& p) { p.kv_lora_rank = 0, set_mla_records(p, p.cache.latent.data, 656, 656), p.kv_lora_rank = 512; }, kInvalid,
+       "the strides of cache.latent are not set: set_mla_entries and set_mla_records need kv_lora_rank and dtype first"},
+      {[](P& p) {
+         const MlaCachePart latent = p.cache.latent;
+         p.dtype = DType::unset, set_mla_entries(p, p.cache.latent.data, DType::unset, nullptr, 576, 576), p.dtype = DType::bf16;
+         p.cache.latent = latent;
+       },
+       kInvalid, "the strides of cache.rope are not set: set_mla_entries and set_mla_records need kv_lora_rank and dtype first"},
+      {[](P& p) { p.rope.rotary_dim = 0, set_cos_sin_table(p.rope, p.rope.cos.data, DType::f32, 8), p.rope.rotary_dim = 64; },
+       kInvalid, "rope.width is not set: supported is half; set_cos_sin_table needs rope.rotary_dim first"},
       {[](P& p) { p.cache.num_pages = 0; }, kInvalid, "cache.num_pages is 0: it must lie in 1..1099511627776"},
       {[](P& p) { p.cache.page_size = 0; }, kInvalid, "cache.page_size is 0: it must lie in 1..1048576"},
       {[](P& p) { p.positions.type = DType::int16; }, kInvalid, "positions.type is int16: it must be int32 or int64"},

@@ -372,6 +372,46 @@ TEST_P(PagedAttentionCaches, ExtremeSinks) {
   }
 }
 
+template <class T>
+void check_scores_of_minus_infinity(Backend backend, const AttentionCase& c, bool overflow, uint64_t seed) {
+  SCOPED_TRACE(testing::Message() << dtype_name(FloatFormat<T>::dtype) << " over " << dtype_name(c.type) << ", overflow "
+                                  << overflow << ", window " << c.window << ", sinks " << static_cast<int>(c.sinks) << ", rows "
+                                  << c.sequences[0].rows);
+  for (const double share : {0.32, 0.8, 1.0}) {  // 0.32: 64 keys of 200
+    AttentionBatch<T> batch(c, seed);
+    batch.hide_first_keys(c, overflow, [&](int64_t length) { return std::llround(share * static_cast<double>(length)); });
+    const std::vector<T> got = run_attention(backend, batch);
+    expect_matches_oracle(backend, batch.in, batch.cache.view, got);
+    if (share == 1.0 && !overflow) {  // a key of scale 0 does not overflow
+      EXPECT_TRUE(std::all_of(got.begin(), got.end(), [](T x) { return to_float(x) == 0.0f; })) << "no key has a weight";
+    }
+  }
+}
+
+// Keys with scores of -infinity weigh nothing, also where the first tiles of a row, or whole parts of a sequence, have no other; where all
+// keys of a row have them, it is zeros, as of scaled_dot_product_attention. (The running maximum begins at -infinity.)
+TEST_P(PagedAttentionCaches, ScoresOfMinusInfinity) {
+  uint64_t seed = 2000;
+  for (const auto& [type, scaling] : storages()) {
+    for (const auto& sequences : {std::vector<AttentionSequence>{{1, 200}, {1, 400}, {2, 150}},
+                                  std::vector<AttentionSequence>{{50, 200}, {1, 90}, {5, 5}}}) {
+      if (type == DType::uint4) continue;  // it holds no infinity, and its zero points are not exact
+      AttentionCase c;
+      c.type = type, c.scaling = scaling, c.sequences = sequences, c.num_q_heads = 2, c.num_kv_heads = 1;
+      if (seed % 3 == 1) c.window = 40;  // some rows see nothing else
+      if (seed % 5 == 2) c.sinks = Sinks::of_float;
+      // What cannot hold an infinity in K can overflow; the others do both.
+      const bool overflow = dtype_is_quantized(type) || seed % 4 < 2;
+      switch (seed % 3) {
+        case 0: check_scores_of_minus_infinity<float>(GetParam(), c, overflow, seed); break;
+        case 1: check_scores_of_minus_infinity<BFloat16>(GetParam(), c, overflow, seed); break;
+        default: check_scores_of_minus_infinity<Float16>(GetParam(), c, overflow, seed);
+      }
+      ++seed;
+    }
+  }
+}
+
 // A sink as large as the score of the only key takes half of its value.
 TEST_P(PagedAttentionCaches, ASinkIsOneMoreKey) {
   AttentionCase c;

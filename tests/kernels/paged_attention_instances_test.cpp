@@ -143,6 +143,48 @@ TEST_P(PagedAttentionInstances, MatchTheOracleOfLatentAttention) {
   }
 }
 
+// Keys with scores of -infinity weigh nothing, in parts of a sequence and tiles that have no other, and where a row has no other.
+template <class T>
+void check_scores_of_minus_infinity(Backend backend, const AttentionCase& c, bool overflow, uint64_t seed) {
+  AttentionBatch<T> batch(c, seed);
+  batch.hide_first_keys(c, overflow, [](int64_t length) { return length > 100 ? 140 : length; });
+  std::vector<Reference> want = oracle::paged_attention(batch.in, attention_allowance(backend, batch.in, batch.cache.view));
+  want.resize(static_cast<size_t>(batch.in.cu_seqlens_q.back() * batch.in.num_q_heads * batch.in.v_width()));
+  Arena arena(backend);
+  PagedAttentionParams p = place_attention(arena, batch.in, batch.cache.place(arena), backend_device(backend));
+  p.sinks_type = resolve_dtype(p.sinks_type, p.dtype);
+  const std::vector<NamedCall> calls = calls_of(p, backend_device(backend));
+  ASSERT_FALSE(calls.empty());
+  for (const NamedCall& call : calls) {
+    SCOPED_TRACE(testing::Message() << call.name << ", " << dtype_name(FloatFormat<T>::dtype) << ", overflow " << overflow);
+    const Status status = arena.run(call.run);
+    ASSERT_TRUE(status.ok()) << status.message();
+    expect_close(rows_of(arena, batch.in, p), want, batch.in.v_width(), "out", kDefaultSteps, false);
+  }
+}
+
+TEST_P(PagedAttentionInstances, ScoresOfMinusInfinity) {
+  const auto [backend, types] = GetParam();
+  if (types.k == DType::uint4) GTEST_SKIP() << "K of uint4 can hold no infinity, and its zero points are not exact";
+  const auto format_of = [](DType type) -> KvFormat {
+    if (dtype_is_activation(type)) return {type, KvScaling::none};
+    return {type, type == DType::uint4 ? KvScaling::token_head : KvScaling::tensor};
+  };
+  uint64_t seed = 200;
+  for (const int64_t head_dim : {64, 128, 256, 576}) {
+    AttentionCase c;
+    c.type = types.k, c.scaling = format_of(types.k).scaling, c.v_format = format_of(types.v);
+    c.head_dim = head_dim, c.num_q_heads = 2, c.num_kv_heads = 1;
+    if (head_dim == 576) c.v_head_dim = 512, c.v_within_k = types.k == types.v;
+    if (head_dim == 256) c.sinks = Sinks::of_float;
+    c.sequences = {{1, 300}, {20, 170}, {2, 60}};
+    const bool overflow = dtype_is_quantized(types.k) || ++seed % 2 == 0;
+    check_scores_of_minus_infinity<BFloat16>(backend, c, overflow, seed);
+    if (types.k == DType::f16) check_scores_of_minus_infinity<Float16>(backend, c, overflow, seed);
+    if (head_dim == 128) check_scores_of_minus_infinity<float>(backend, c, overflow, seed);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, PagedAttentionInstances,
                          testing::Combine(testing::Values(Backend::cpu, Backend::cuda), testing::ValuesIn(kv_types())),
                          [](const auto& test) {

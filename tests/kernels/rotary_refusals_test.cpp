@@ -58,7 +58,19 @@ TEST_P(RotaryTest, RefusesWithASentence) {
        "rope.source is 9: supported are table, per_token, inv_freq, theta, angles and angles_per_token"},
       {"width", [](P& p) { p.rope.width = static_cast<RopeWidth>(3); }, missing, "rope.width is 3: supported are half and full"},
       {"no width", [](P& p) { p.rope.width = RopeWidth::unset; }, invalid,
-       "rope.width is not set: half is a column for each pair of a block, 8, full one for each channel, 16"},
+       "rope.width is not set: half is a column for each pair of a block, 8, full one for each channel, 16; set_cos_sin_table "
+       "needs "
+       "rope.rotary_dim first"},
+      {"a table before rotary_dim",
+       [](P& p) {
+         const int64_t rotary_dim = p.rope.rotary_dim;
+         p.rope.rotary_dim = 0, set_cos_sin_table(p.rope, p.rope.cos.data, DType::f32, p.rope.max_position);
+         p.rope.rotary_dim = rotary_dim;
+       },
+       invalid,
+       "rope.width is not set: half is a column for each pair of a block, 8, full one for each channel, 16; set_cos_sin_table "
+       "needs "
+       "rope.rotary_dim first"},
       {"half-width rows as full", [](P& p) { p.rope.width = RopeWidth::full; }, invalid,
        "rope.cos has 16 columns 1 apart and 24 rows 8 apart: rows must not overlap"},
       {"columns that overlap", [](P& p) { p.rope.cos.column_stride = 9, p.rope.cos.row_stride = 1; }, invalid,

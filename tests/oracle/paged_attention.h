@@ -187,9 +187,10 @@ std::vector<Reference> paged_attention(const AttentionInputs<T>& in, const Allow
               dot += q * k;
               sum += std::fabs(q) * magnitude_of(k, key_zero_points[static_cast<size_t>(p)]);
             }
-            const double scaled = in.scale * dot;
+            double scaled = in.scale * dot;
+            if (std::fabs(scaled) > std::numeric_limits<float>::max()) scaled *= std::numeric_limits<double>::infinity();
             score.push_back(in.soft_cap > 0.0 ? in.soft_cap * std::tanh(scaled / in.soft_cap) : scaled);
-            magnitude.push_back(std::fabs(in.scale) * sum);
+            magnitude.push_back(std::isinf(scaled) ? 0.0 : std::fabs(in.scale) * sum);  // an infinity is exact
           }
           double maximum = *std::max_element(score.begin(), score.end());
           double total = 0.0, of_sink = 0.0, sink_size = 0.0;
@@ -197,8 +198,9 @@ std::vector<Reference> paged_attention(const AttentionInputs<T>& in, const Allow
             const double sink = in.sinks[static_cast<size_t>(h)], largest_score = std::fabs(maximum);
             maximum = std::max(maximum, sink);
             total = of_sink = std::exp(sink - maximum);
-            sink_size = std::fabs(sink) + largest_score;
+            sink_size = std::fabs(sink) + (std::isinf(largest_score) ? 0.0 : largest_score);
           }
+          if (std::isinf(maximum) && maximum < 0.0) continue;  // no key has a weight: zeros
           for (double& x : score) total += x = std::exp(x - maximum);
           for (int64_t d = 0; d < v_width; ++d) {
             const double* column = &values[static_cast<size_t>(low * v_width + d)];

@@ -107,6 +107,36 @@ struct AttentionBatch {
     in.sinks_of_dtype = of_dtype;
   }
 
+  // Scores of -infinity for the keys of a sequence before position count_of(its length): by an infinity in K (float types), or by
+  // products that leave float32 when they are scaled (all but uint4); all other scores are 0 then.
+  template <class CountOf>
+  void hide_first_keys(const AttentionCase& c, bool overflow, const CountOf& count_of) {
+    const int64_t last = c.head_dim - 1;  // a channel that is not of V where V is within K
+    if (overflow) in.scale = 0x1p115;
+    for (int64_t row = 0; row < in.num_tokens * in.num_q_heads; ++row) {
+      const int64_t at = row / in.num_q_heads * in.q_token_stride + row % in.num_q_heads * in.q_head_stride;
+      for (int64_t d = 0; d < c.head_dim; ++d) {
+        T& q = in.q[static_cast<size_t>(at + d)];
+        q = from_float<T>(!overflow ? std::max(std::fabs(to_float(q)), 0x1p-10f) : d == last ? 0x1p14f : 0.0f);
+      }
+    }
+    for (size_t s = 0; s < c.sequences.size(); ++s) {
+      const int64_t length = c.sequences[s].length, count = count_of(length);
+      for (int64_t p = 0; p < length; ++p) {
+        const int64_t page =
+            in.block_table[s * static_cast<size_t>(in.block_table_stride) + static_cast<size_t>(p / c.page_size)];
+        if (page < 0 || page >= in.num_pages) continue;
+        for (int64_t h = 0; h < c.num_kv_heads; ++h) {
+          if (overflow) {
+            cache.store_one(true, page, p % c.page_size, h, last, p < count ? -1e30f : 0.0f);
+          } else if (p < count) {
+            cache.store_one(true, page, p % c.page_size, h, last, -std::numeric_limits<float>::infinity());
+          }
+        }
+      }
+    }
+  }
+
   static int64_t pages_of(const AttentionCase& c, const AttentionSequence& s) {
     const int64_t slots = c.ring_size > 0 ? std::min(s.length, c.ring_size) : s.length;
     return (slots + c.page_size - 1) / c.page_size;

@@ -103,30 +103,32 @@ size_t AttentionCache::scale_index(bool is_k, int64_t page, int64_t offset, int6
 }
 
 void AttentionCache::store(bool is_k, int64_t page, int64_t offset, int64_t head, const std::vector<float>& values) {
+  for (size_t d = 0; d < values.size(); ++d) store_one(is_k, page, offset, head, static_cast<int64_t>(d), values[d]);
+}
+
+void AttentionCache::store_one(bool is_k, int64_t page, int64_t offset, int64_t head, int64_t d, float value) {
   const KvFormat format = is_k ? view.k.format : view.v.format;
   const float scale =
       format.scaling == KvScaling::none ? 1.0f : (is_k ? k_scale : v_scale)[scale_index(is_k, page, offset, head)];
   unsigned char* const first = data.data() + (is_k ? 0 : v_offset);
-  for (size_t d = 0; d < values.size(); ++d) {
-    const auto at = static_cast<size_t>(element(is_k, page, offset, head, static_cast<int64_t>(d)));
-    if (dtype_is_activation(format.type)) {
-      with_host_type(format.type, [&](auto type) {
-        const auto stored = from_float<decltype(type)>(values[d]);
-        std::memcpy(first + at * sizeof stored, &stored, sizeof stored);
-      });
-    } else {
-      const float reciprocal = scale == 0.0f ? 0.0f : 1.0f / scale;
-      const uint8_t code = format.type == DType::uint4
-                               ? quantize(values[d], {{scale, reciprocal}, zero_point(is_k, page, offset, head)}, format.type)
-                               : quantize(values[d], reciprocal, format.type);
-      if (dtype_bits(format.type) != 4) {
-        first[at] = code;
-      } else {
-        unsigned char& byte = first[at / 2];
-        byte = static_cast<unsigned char>(at % 2 == 0 ? (byte & 0xf0) | code : (byte & 0x0f) | code << 4);
-      }
-    }
+  const auto at = static_cast<size_t>(element(is_k, page, offset, head, d));
+  if (dtype_is_activation(format.type)) {
+    with_host_type(format.type, [&](auto type) {
+      const auto stored = from_float<decltype(type)>(value);
+      std::memcpy(first + at * sizeof stored, &stored, sizeof stored);
+    });
+    return;
   }
+  const float reciprocal = scale == 0.0f ? 0.0f : 1.0f / scale;
+  const uint8_t code = format.type == DType::uint4
+                           ? quantize(value, {{scale, reciprocal}, zero_point(is_k, page, offset, head)}, format.type)
+                           : quantize(value, reciprocal, format.type);
+  if (dtype_bits(format.type) != 4) {
+    first[at] = code;
+    return;
+  }
+  unsigned char& byte = first[at / 2];
+  byte = static_cast<unsigned char>(at % 2 == 0 ? (byte & 0xf0) | code : (byte & 0x0f) | code << 4);
 }
 
 double AttentionCache::value(bool is_k, int64_t page, int64_t offset, int64_t head, int64_t d) const {

@@ -283,8 +283,8 @@ struct MlaConsumer {
       const bool there = row < work.rows;
       const MlaOutRow to_row(args, work.sequence, there ? work.first_packed + row : 0);
       const bool records = consumer == 0 && lane % 4 == 0;
-      const float by = there ? to_row.divisor(args, work.sequence, shift[half], sum[half], fault[half], records) : 0.0f;
-      const float inverse = by == 0.0f ? 0.0f : 1.0f / by;
+      const float by = there ? to_row.divisor(args, work.sequence, shift[half], sum[half], fault[half], records) : -1.0f;
+      const float inverse = 1.0f / by;
       T* const to = static_cast<T*>(args.p.out.data) + to_row.offset + consumer * kOwnChannels;
 #pragma unroll
       for (int four = 0; four < kOwnChannels / 32; ++four) {  // chunks of 8 channels
@@ -292,7 +292,7 @@ struct MlaConsumer {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int from = (four * 4 + i) * 4 + 2 * half;
-          words[i] = by == 0.0f ? 0 : pack<T>(out[from] * inverse, out[from + 1] * inverse);
+          words[i] = by < 0.0f ? 0 : pack<T>(out[from] * inverse, out[from + 1] * inverse);
         }
         transpose_of_four(words, lane % 4);
         if (there) {

@@ -64,11 +64,11 @@ struct MlaOutRow {
       : j(packed / args.group),
         q_head(packed % args.group),
         offset((sequence.first_row + j) * args.p.out.token_stride + q_head * args.p.out.head_stride) {}
-  // What the row's sums are divided by; 0: it is zeros. One of its threads records its fault.
+  // What the row's sums are divided by; negative: it is zeros. One of its threads records its fault.
   __device__ float divisor(const AttentionArgs& args, const Sequence& sequence, float maximum, float sum, bool fault,
                            bool records) const {
     if (fault && records && q_head == 0) record_row_fault(args, sequence, j);
-    return fault || sequence.limit(j) == 0 ? 0.0f : sum + sink_weight(args.p, q_head, maximum);
+    return fault || sequence.limit(j) == 0 ? -1.0f : sum + sink_weight(args.p, q_head, maximum);
   }
 };
 
@@ -77,7 +77,7 @@ __device__ inline void store_sums(const AttentionArgs& args, const Sequence& seq
   const MlaOutRow to(args, sequence, packed);
   const float by = to.divisor(args, sequence, sums.maximum, sums.sum, sums.fault, d == 0);
 #pragma unroll
-  for (float& value : sums.values) value = by == 0.0f ? 0.0f : value / by;
+  for (float& value : sums.values) value = by < 0.0f ? 0.0f : value / by;
   store_four(args.p.dtype, args.p.out.data, to.offset + d, sums.values);
 }
 

@@ -207,7 +207,8 @@ struct PrefillMmaSums {
     }
   }
   __device__ __forceinline__ float shift_of(float of_row) const {
-    return of_row == -INFINITY ? 0.0f : __fmul_rn(of_row, weight_scale);
+    const float scaled = __fmul_rn(of_row, weight_scale);
+    return scaled == -INFINITY ? 0.0f : scaled;
   }
   __device__ __forceinline__ void raise_maximum(Scores& score) {
     float new_maximum[kRowTiles][2];
@@ -233,8 +234,7 @@ struct PrefillMmaSums {
     for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float rescale =
-            maximum[r][half] == -INFINITY ? 0.0f : exp2_approximate(shift_of(maximum[r][half]) - shift_of(new_maximum[r][half]));
+        const float rescale = exp2_approximate(__fmul_rn(maximum[r][half], weight_scale) - shift_of(new_maximum[r][half]));
         maximum[r][half] = new_maximum[r][half];
         sum[r][half] *= rescale;
 #pragma unroll
