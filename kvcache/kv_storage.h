@@ -62,8 +62,8 @@ class PROLOGUE_API KvStorage {
   PagedKvView layer(int64_t index) const;
 
   // Copies pages in every layer of their group, K, V and the scales of both, in order and in stream order. It does not wait.
-  // invalid_argument, before anything is copied: a group or a page does not exist, or the execution is for another device than
-  // the memory.
+  // invalid_argument, before anything is copied: a group or a page does not exist, a page would be copied onto itself, or the
+  // execution is for another device than the memory.
   Status copy_pages(const std::vector<PageCopy>& copies, const Execution& execution) const;
 
  private:

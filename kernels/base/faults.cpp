@@ -11,7 +11,7 @@ const char* fault_code_name(FaultCode code) {
     case FaultCode::slot_out_of_range: return "slot out of range";
     case FaultCode::token_id_out_of_range: return "token id out of range";
     case FaultCode::page_out_of_range: return "page out of range";
-    case FaultCode::sequence_too_long: return "sequence longer than its block table";
+    case FaultCode::sequence_too_long: return "sequence longer than its bound or its pages, or of unknown length";
     case FaultCode::query_rows_out_of_range: return "query rows out of range";
     case FaultCode::logits_not_a_number: return "a logit is not a number";
   }

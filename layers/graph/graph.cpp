@@ -17,6 +17,9 @@ int64_t offset_of(const void* member, const Parameters& parameters) {
   return static_cast<const char*>(member) - static_cast<const char*>(address_of(const_cast<Parameters&>(parameters)));
 }
 
+// The shape counts, not the number of elements: [8, 4] is no vector of 32.
+bool is_vector(const Weight& weight, int64_t width) { return weight.rows == 1 && weight.cols == width; }
+
 }  // namespace
 
 void Node::bind(const void* member, const Binding& to) {
@@ -197,9 +200,9 @@ void GraphBuilder::check_dense(const Node& node, const Weight& weight) {
 // A weight with an element for each column of x.
 void GraphBuilder::check_vector(const Node& node, const char* what, const Weight& weight, Value x) {
   const ValueInfo& of = info(x);
-  if (!weight || (weight.rows * weight.cols == of.width && weight.dtype == of.dtype)) return;
+  if (!weight || (is_vector(weight, of.width) && weight.dtype == of.dtype)) return;
   check(invalid_argument(node.name, ": ", what, " is [", weight.rows, ", ", weight.cols, "] ", dtype_name(weight.dtype),
-                         ": what it is applied to has ", of.width, " columns of ", dtype_name(of.dtype)));
+                         ": it must be [1, ", of.width, "] of ", dtype_name(of.dtype)));
 }
 
 // Of an operation whose rows have no stride.
@@ -302,10 +305,10 @@ Value GraphBuilder::add_norm(const std::string& name, Value x, Value residual, c
     for (const Weight& weight : {norm.weight, norm.bias}) {
       if (!weight) continue;
       const bool has_type = weight.dtype == p.weight_type && (p.weight_type == p.dtype || p.weight_type == DType::f32);
-      if (weight.rows * weight.cols == p.width && has_type) continue;
+      if (is_vector(weight, p.width) && has_type) continue;
       check(invalid_argument(node.name, ": a norm's weight is [", weight.rows, ", ", weight.cols, "] ", dtype_name(weight.dtype),
-                             ": what it is applied to has ", p.width, " columns of ", dtype_name(p.dtype),
-                             ", and weight and bias must both have that type or float32"));
+                             ": it must be [1, ", p.width, "], weight and bias both of ", dtype_name(p.dtype),
+                             p.dtype == DType::f32 ? "" : " or float32"));
     }
     p.eps = norm.eps;
     node.write(p.out, out);
@@ -333,9 +336,9 @@ Value GraphBuilder::linear(const std::string& name, Value x, const Weight& weigh
       check(invalid_argument(node.name, ": the weight is [", weight.rows, ", ", weight.cols, "] ", dtype_name(weight.dtype),
                              ": what it multiplies has ", info(x).width, " columns of ", dtype_name(info(x).dtype)));
     }
-    if (!bias || (bias.rows * bias.cols == weight.rows && bias.dtype == weight.dtype)) return;
+    if (!bias || (is_vector(bias, weight.rows) && bias.dtype == weight.dtype)) return;
     check(invalid_argument(node.name, ": the bias is [", bias.rows, ", ", bias.cols, "] ", dtype_name(bias.dtype),
-                           ": the weight has ", weight.rows, " rows of ", dtype_name(weight.dtype)));
+                           ": it must be [1, ", weight.rows, "] of the weight's type, ", dtype_name(weight.dtype)));
   });
   return out;
 }
@@ -504,8 +507,7 @@ void GraphBuilder::kv_write(const std::string& name, Value k, Value v, int64_t n
 void GraphBuilder::set_sinks(Node& node, PagedAttentionParams& params, const Weight& sinks) {
   node.weight(params.sinks, sinks);
   params.sinks_type = sinks.dtype;
-  if (!sinks || (sinks.rows * sinks.cols == params.num_q_heads && (sinks.dtype == params.dtype || sinks.dtype == DType::f32)))
-    return;
+  if (!sinks || (is_vector(sinks, params.num_q_heads) && (sinks.dtype == params.dtype || sinks.dtype == DType::f32))) return;
   check(invalid_argument(node.name, ": the sinks are [", sinks.rows, ", ", sinks.cols, "] ", dtype_name(sinks.dtype),
                          ": they must be [1, ", params.num_q_heads, "] of ", dtype_name(params.dtype),
                          params.dtype == DType::f32 ? "" : " or float32"));

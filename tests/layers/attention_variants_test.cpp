@@ -483,8 +483,15 @@ TEST(AttentionGraph, RefusesWeightsThatDoNotFit) {
        "graph: layers.1.qkv has 127 columns: 4 heads of Q and 2 of K and of V of 16 channels need 128"},
       {[](Attention& a) { a.output_weight.dtype = DType::f16; },
        "layers.1.output: the weight is [24, 64] float16: what it multiplies has 64 columns of float32"},
-      {[](Attention& a) { a.q_bias.cols = 60; },
-       "layers.1.q_bias: a bias is [1, 60] float32: what it is applied to has 64 columns of float32"},
+      {[](Attention& a) { a.q_bias.cols = 60; }, "layers.1.q_bias: a bias is [1, 60] float32: it must be [1, 64] of float32"},
+      {[](Attention& a) { a.q_bias.rows = 4, a.q_bias.cols = 16; },  // the right count
+       "layers.1.q_bias: a bias is [4, 16] float32: it must be [1, 64] of float32"},
+      {[](Attention& a) { a.k_norm.weight.cols = 32; },  // flat: of all heads
+       "layers.1.k_norm: a norm's weight is [1, 32] float32: it must be [1, 16] or [2, 16] of float32"},
+      {[](Attention& a) {
+         a.sinks = {a.qkv_weight.data, 2, 2, DType::f32};
+       },
+       "layers.1.attention: the sinks are [2, 2] float32: they must be [1, 4] of float32"},
       {[](Attention& a) { a.k_norm.weight.rows = 3; },
        "layers.1.k_norm: a norm's weight is [3, 16] float32: it must be [1, 16] or [2, 16] of float32"},
       {[](Attention& a) { a.q_norm.bias.dtype = DType::bf16; },

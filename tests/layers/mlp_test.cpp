@@ -311,19 +311,21 @@ TEST(MlpGraph, RefusesWhatDoesNotFit) {
       {[&](GraphBuilder& g, Value x) {
          g.norm("n", x, {NormKind::layer, weight(1, 9), {}, 1.0f});
        },
-       "n: a norm's weight is [1, 9] float32: what it is applied to has 8 columns of float32, and weight and bias must both have "
-       "that "
-       "type or float32"},
+       "n: a norm's weight is [1, 9] float32: it must be [1, 8], weight and bias both of float32"},
+      {[&](GraphBuilder& g, Value x) {
+         g.norm("n", x, {NormKind::rms, weight(2, 4), {}, 1.0f});
+       },  // the right count
+       "n: a norm's weight is [2, 4] float32: it must be [1, 8], weight and bias both of float32"},
       {[&](GraphBuilder& g, Value x) {
          g.norm("n", x, {NormKind::layer, weight(1, 8), weight(1, 8, DType::f16), 1.0f});
        },
-       "n: a norm's weight is [1, 8] float16: what it is applied to has 8 columns of float32, and weight and bias must both have "
-       "that "
-       "type or float32"},
+       "n: a norm's weight is [1, 8] float16: it must be [1, 8], weight and bias both of float32"},
       {[&](GraphBuilder& g, Value x) { g.norm("n", g.split_heads(x, 2, 1, 2).q, {}); },
        "n: q is a part of the columns of another value: it needs contiguous rows"},
       {[&](GraphBuilder& g, Value x) { g.linear("l", x, weight(5, 8), weight(1, 4)); },
-       "l: the bias is [1, 4] float32: the weight has 5 rows of float32"},
+       "l: the bias is [1, 4] float32: it must be [1, 5] of the weight's type, float32"},
+      {[&](GraphBuilder& g, Value x) { g.linear("l", x, weight(6, 8), weight(3, 2)); },
+       "l: the bias is [3, 2] float32: it must be [1, 6] of the weight's type, float32"},
       {[&](GraphBuilder& g, Value x) { g.activation("a", g.linear("l", x, weight(5, 8)), {}); },
        "a: what it is applied to has 5 columns: they must be a multiple of 2"},
       {[&](GraphBuilder& g, Value x) { g.add("s", x, g.linear("l", x, weight(5, 8))); },
