@@ -412,6 +412,45 @@ TEST_P(PagedAttentionCaches, ScoresOfMinusInfinity) {
   }
 }
 
+// One row over two keys. The first one has the largest score, 0, and V = 0; the second one the score -`below`, and V = `value`.
+template <class T>
+float weigh_second_key(Backend backend, DType type, float below, float value) {
+  AttentionCase c;
+  c.num_q_heads = c.num_kv_heads = 1, c.scale = 1.0f, c.sequences = {{1, 2}}, c.type = type;
+  c.scaling = dtype_is_quantized(type) ? KvScaling::tensor : KvScaling::none;
+  AttentionBatch<T> batch(c, 2200);
+  for (float& scale : batch.cache.k_scale) scale = 1.0f;
+  for (float& scale : batch.cache.v_scale) scale = 1.0f;
+  std::fill(batch.in.q.begin(), batch.in.q.end(), T{});
+  batch.in.q[0] = from_float<T>(below);
+  const int64_t page = batch.in.block_table[0];
+  for (int64_t key = 0; key < 2; ++key) {
+    std::vector<float> k(64), v(64, key == 0 ? 0.0f : value);
+    k[0] = static_cast<float>(-key);
+    batch.cache.store(true, page, key, 0, k);
+    batch.cache.store(false, page, key, 0, v);
+  }
+  return to_float(run_attention(backend, batch)[0]);
+}
+
+// What docs/numerics.md says of weights that are far below the largest one.
+TEST_P(PagedAttentionCaches, SmallWeights) {
+  const bool on_cuda = backend_device(GetParam()) == Device::cuda;
+  const float of_16_bits = weigh_second_key<BFloat16>(GetParam(), DType::bf16, 60.0f, 1.0f);
+  EXPECT_NEAR(of_16_bits / std::exp(-60.0f), 1.0f, 0x1p-7f);  // bfloat16 holds it
+  // Decode over codes on CUDA has weights of float16: e^-15 is 5.13 steps of 2^-24, e^-18 a quarter of one.
+  for (const DType type : {DType::int8, DType::fp8_e4m3}) {
+    const float want = on_cuda ? 5.0f * 0x1p-24f : std::exp(-15.0f);
+    EXPECT_NEAR(weigh_second_key<BFloat16>(GetParam(), type, 15.0f, 96.0f) / 96.0f / want, 1.0f, 0x1p-8f) << dtype_name(type);
+    const float small = weigh_second_key<BFloat16>(GetParam(), type, 18.0f, 96.0f);
+    EXPECT_NEAR(small / 96.0f / std::exp(-18.0f), on_cuda ? 0.0f : 1.0f, 0x1p-8f) << dtype_name(type);
+    EXPECT_NEAR(weigh_second_key<float>(GetParam(), type, 18.0f, 96.0f) / 96.0f / std::exp(-18.0f), 1.0f, 1e-5f);
+  }
+  if (on_cuda) return;
+  EXPECT_NEAR(weigh_second_key<float>(GetParam(), DType::f32, 86.9f, 1e38f), 1e38f * std::exp(-86.9f), 1e-4f);
+  EXPECT_EQ(weigh_second_key<float>(GetParam(), DType::f32, 87.1f, 1e38f), 0.0f);
+}
+
 // A sink as large as the score of the only key takes half of its value.
 TEST_P(PagedAttentionCaches, ASinkIsOneMoreKey) {
   AttentionCase c;

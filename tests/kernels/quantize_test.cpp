@@ -123,6 +123,30 @@ TEST(ComputedScale, FollowsTheRules) {
 }
 
 // The largest element of a head always gets the largest code, and no element is off by more than half a step.
+// The thresholds of docs/numerics.md: 2^-128 times the largest number of the type.
+TEST(ComputedScale, HeadsThatAreTooSmallAreZeros) {
+  const struct {
+    DType type;
+    double documented;
+  } thresholds[] = {{DType::fp8_e4m3, 1.3e-36}, {DType::fp8_e5m2, 1.7e-34}, {DType::int8, 3.7e-37}, {DType::int4, 2.1e-38}};
+  for (const auto& [type, documented] : thresholds) {
+    SCOPED_TRACE(dtype_name(type));
+    const float threshold = kv_largest(type) * 0x1p-128f;
+    EXPECT_NEAR(static_cast<double>(threshold) / documented, 1.0, 0.03);
+    const HeadScale lost = computed_scale(magnitude_bits(threshold), kv_largest(type));
+    EXPECT_EQ(lost.scale, 0.0f);
+    EXPECT_EQ(quantize(threshold, lost.reciprocal, type), 0);
+    const float kept = threshold * (1.0f + 0x1p-19f);
+    const HeadScale scale = computed_scale(magnitude_bits(kept), kv_largest(type));
+    EXPECT_GT(scale.scale, 0.0f);
+    EXPECT_NEAR(dequantize(quantize(kept, scale.reciprocal, type), scale.scale, type) / kept, 1.0f, 1e-5f);
+  }
+  const float range = 15.0f * 0x1p-128f;  // uint4
+  EXPECT_NEAR(static_cast<double>(range) / 4.4e-38, 1.0, 0.03);
+  EXPECT_EQ(asymmetric_scale(0.0f, range).scale, 0.0f);
+  EXPECT_GT(asymmetric_scale(0.0f, range * (1.0f + 0x1p-19f)).scale, 0.0f);
+}
+
 TEST(ComputedScale, UsesTheWholeRange) {
   Random random(3);
   for (int round = 0; round < 20000; ++round) {
