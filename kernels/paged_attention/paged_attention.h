@@ -23,8 +23,10 @@
 //   seq_lens      [num_seqs] int32, tokens of the sequence AFTER this step's tokens were added; a negative entry counts as 0.
 //                 Null if page_table.kv_last_page_len says them: exactly one of the two must be given, and with a ring seq_lens
 //   max_seqlen_q  upper bound of the query rows of one sequence; a host value
-//   max_seq_len   upper bound of seq_lens, at most 2^30; a host value. The size of the launch depends on both bounds, so they
-//                 must hold for every replay of a captured graph
+//   max_seq_len   upper bound of seq_lens, at most 2^30; a host value, with CSR and with a ring too: all tokens of a sequence count, not
+//                 only those that a ring holds or a block table has room for. A longer sequence is a fault (below), and without `faults`
+//                 its zeros are all that shows it. The size of the launch depends on both bounds, so they must hold for every replay of a
+//                 captured graph
 //   num_decode_seqs  0..num_seqs; a host value, which must hold for every replay too. The first num_decode_seqs sequences have at
 //                 most one row each, whatever max_seqlen_q is. It chooses kernels (see Numerics), so a result may change by rounding
 //   counters      [kPagedAttentionCounters], zeros; the call leaves zeros. Calls that may run at the same time need counters of their
@@ -57,12 +59,15 @@
 //                            entries of kv_indptr are bad). Also if its length should come from kv_last_page_len and these
 //                            entries are bad, or its last page is not 1..page_size tokens long
 //   page_out_of_range        an entry of the page table outside [0, num_pages): only the rows that need it
-// A row that attends to nothing (seq_lens is less than the number of rows) becomes zeros, with sinks too. This is not a fault.
+// A row that attends to nothing (seq_lens is less than the number of rows) becomes zeros, with sinks too. This is not a fault. Neither is
+// a row all of whose scores are -infinity, its sink too: no key has a weight, and the row becomes zeros.
 //
 // Numerics.
-//   Scores, softmax and sums are float32. Scales are multiplied in float32. The result is rounded once, at the store.
+//   Scores, softmax and sums are float32. Scales are multiplied in float32. The result is rounded once, at the store. A score that float32
+//   cannot hold is an infinity; a key with a score of -infinity has the weight 0.
 //   16-bit types on CUDA may use tensor cores. They accumulate in float32. Probabilities are rounded to dtype before the second
-//   product. The V of a position that one row must not see but another row of the same block needs may be multiplied by 0. Then a NaN
+//   product; in decode over a quantised cache to float16, whatever dtype is, so what is below 2^-14 of the largest loses digits and what
+//   is up to 2^-25 of it is 0 (docs/numerics.md). The V of a position that one row must not see but another row of the same block needs may be multiplied by 0. Then a NaN
 //   in it reaches both rows. Over a quantised cache with a scale for each token,
 //     prefill  rounds V to dtype, as a cache of dtype would hold it;
 //     decode   rounds the product of probability and scale to float16, relative to the largest product of the row so far, and keeps
