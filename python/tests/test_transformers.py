@@ -1,42 +1,301 @@
+"""prologue.transformers beside transformers' own attention: in every family of its text models, and on masks of every kind.
+
+PROLOGUE_TEST_MODELS=all runs each family in all cases; otherwise most families run in three of them."""
+
+import os
+
 import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 import prologue.transformers  # noqa: E402
+import tiny_models  # noqa: E402
+from torch.nn.functional import scaled_dot_product_attention  # noqa: E402
+from transformers import CompileConfig  # noqa: E402
+
+transformers.logging.set_verbosity_error()
+
+ROWS = 13
+LENGTHS = (ROWS, 9, 4)  # of a padded batch
+IDS = torch.randint(3, 60, (len(LENGTHS), ROWS), generator=torch.Generator().manual_seed(1))
+LEFT = torch.tensor([[0] * (ROWS - n) + [1] * n for n in LENGTHS])
+RIGHT = LEFT.flip(1)
+PACKED = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 0, 1, 2, 3, 4, 5], [*range(ROWS)], [0, 1] + [*range(11)]])
 
 
-def models(kind):
-    sizes = {
-        "vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-    }  # fmt: skip
-    config = {
-        "llama": lambda: transformers.LlamaConfig(**sizes),
-        "window": lambda: transformers.MistralConfig(**sizes, sliding_window=4),
-        "qwen3": lambda: transformers.Qwen3Config(**sizes, head_dim=16),
-    }[kind]()
-    torch.manual_seed(3)
-    eager = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
-    ours = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="prologue").eval()
-    ours.load_state_dict(eager.state_dict())
-    return eager, ours
+def prefill(mask=None, **arguments):
+    def run(model):
+        logits = model(IDS, attention_mask=mask, **arguments).logits
+        return logits if mask is None else logits[mask.bool()]
+
+    return run
 
 
-@pytest.mark.parametrize("kind", ["llama", "window", "qwen3"])
-def test_the_same_logits_and_text_as_eager(kind):
-    eager, ours = models(kind)
-    ids = torch.randint(3, 50, (2, 9), generator=torch.Generator().manual_seed(1))
-    with torch.no_grad():
-        torch.testing.assert_close(ours(ids).logits, eager(ids).logits, rtol=0, atol=1e-5)
-        assert torch.equal(ours.generate(ids, max_new_tokens=8, do_sample=False), eager.generate(ids, max_new_tokens=8, do_sample=False))
+def decode(mask=None, **arguments):
+    """The logits of each generated token. The tokens are equal too, or later logits would differ."""
+
+    def run(model):
+        out = model.generate(
+            IDS, attention_mask=torch.ones_like(IDS) if mask is None else mask, max_new_tokens=5, min_new_tokens=5, do_sample=False,
+            output_logits=True, return_dict_in_generate=True, **arguments,
+        )  # fmt: skip
+        return torch.stack(list(out.logits), 1)
+
+    return run
 
 
-def test_what_is_not_supported():
-    _, ours = models("llama")
-    ids = torch.randint(3, 50, (2, 9))
-    mask = torch.ones_like(ids)
-    mask[0, :3] = 0
-    with torch.no_grad(), pytest.raises(NotImplementedError, match="without padding"):
-        ours(ids, attention_mask=mask)
-    with pytest.raises(NotImplementedError, match="no gradients"):
-        ours(ids)
+STATIC = {"cache_implementation": "static", "disable_compile": True}
+CASES = {
+    "prefill": prefill(),
+    "prefill, padded left": prefill(LEFT),
+    "prefill, padded right": prefill(RIGHT),
+    "packed sequences": prefill(position_ids=PACKED, use_cache=False),
+    "decode": decode(),
+    "decode, padded left": decode(LEFT),
+    "static cache": decode(**STATIC),
+    "static cache, padded left": decode(LEFT, **STATIC),
+    "prefill in chunks": decode(prefill_chunk_size=4),
+    "prefill in chunks, static cache, padded left": decode(LEFT, prefill_chunk_size=4, **STATIC),
+}
+
+# What transformers itself does not run.
+NOT_RUN = {
+    ("minimax", "prefill in chunks"), ("minimax", "prefill in chunks, static cache, padded left"),
+    ("recurrent_gemma", "prefill in chunks"), ("recurrent_gemma", "prefill in chunks, static cache, padded left"),
+}  # fmt: skip
+
+# Those with windows, chunks, sinks, soft caps, latent attention and one head for all run in all cases.
+ALWAYS = ("llama", "mistral", "qwen3", "gemma2", "gemma3_text", "gpt_oss", "llama4_text", "deepseek_v3", "phi", "gpt_neox", "falcon_h1")
+
+
+def chosen(family):
+    names = list(CASES)
+    if family not in ALWAYS and os.environ.get("PROLOGUE_TEST_MODELS") != "all":
+        first = tiny_models.families().index(family)
+        names = [names[(first + i) % len(names)] for i in (0, 3, 6)]
+    return [name for name in names if (family, name) not in NOT_RUN]
+
+
+def assert_same(got, want):
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-5 * max(1.0, want.abs().max().item()))
+
+
+@pytest.mark.parametrize("family", tiny_models.families())
+@torch.no_grad()
+def test_the_same_logits_as_eager(family):
+    """Among the public reports that these cases hold: static caches (transformers#46914), packed sequences (transformers#44911 and
+    #39814), Llama 4's chunks (transformers#37351)."""
+    if not tiny_models.has_sdpa(family):
+        pytest.skip(f"{family} has no SDPA in transformers {transformers.__version__}")
+    eager, ours = tiny_models.build(family)
+    for name in chosen(family):
+        want = CASES[name](eager)
+        assert want.isfinite().all() and want.abs().max() > 0
+        try:
+            assert_same(CASES[name](ours), want)
+        except Exception as error:
+            raise AssertionError(f"{family}, {name}: {error}") from error
+
+
+@pytest.mark.parametrize("family, reason", tiny_models.REFUSED.items())
+@torch.no_grad()
+def test_families_that_are_refused(family, reason):
+    _, ours = tiny_models.build(family)
+    for name in ("prefill", "static cache, padded left"):
+        with pytest.raises(NotImplementedError, match=reason):
+            CASES[name](ours)
+
+
+@torch.no_grad()
+def test_packed_sequences_do_not_see_each_other():
+    """transformers#44911, transformers#39814: as one sequence after another."""
+    _, ours = tiny_models.build("llama")
+    packed = ours(IDS[:1, :11], position_ids=torch.tensor([[0, 1, 2, 3, 0, 1, 2, 0, 1, 2, 3]]), use_cache=False).logits
+    apart = [ours(IDS[:1, first:end]).logits for first, end in ((0, 4), (4, 7), (7, 11))]
+    assert_same(packed, torch.cat(apart, 1))
+
+
+@torch.no_grad()
+def test_the_allocated_length_of_a_static_cache_is_not_the_filled_one():
+    """transformers#46914: also in a forward pass without generate, and after the cache was reset."""
+    eager, ours = tiny_models.build("gemma2")
+    cache = transformers.StaticCache(config=ours.config, max_cache_len=40)
+    for _ in range(2):
+        for first, end in ((0, 7), (7, 8), (8, ROWS)):
+            assert_same(ours(IDS[:, first:end], past_key_values=cache).logits, eager(IDS[:, :end]).logits[:, first:])
+        cache.reset()
+
+
+@torch.no_grad()
+def test_chunks():
+    """transformers#37351: a row sees only its chunk, whose count begins at the first token that is not padding."""
+    eager, ours = tiny_models.build("llama4_text")
+    assert_same(ours(IDS).logits, eager(IDS).logits)
+    ours.config.attention_chunk_size = 64
+    assert (ours(IDS).logits - eager(IDS).logits).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("family", ["mistral", "gpt_oss"])
+@torch.no_grad()
+def test_a_static_cache_compiles_into_one_graph(family):
+    eager, ours = tiny_models.build(family)
+    torch._dynamo.reset()
+    how = CompileConfig(backend="aot_eager", fullgraph=True, mode=None)
+    how._compile_all_devices = True
+    assert_same(decode(LEFT, cache_implementation="static", compile_config=how)(ours), decode(LEFT)(eager))
+    compiled = torch.compile(ours, backend="aot_eager", fullgraph=True)
+    assert_same(prefill(LEFT)(compiled), prefill(LEFT)(eager))
+    with pytest.raises(RuntimeError, match="keys with a gap between them"):
+        compiled(IDS, attention_mask=torch.tensor([[1] * 5 + [0] + [1] * (ROWS - 6)] * 3))
+
+
+@torch.inference_mode()
+def test_inference_mode():
+    eager, ours = tiny_models.build("gemma3_text")
+    for name in ("prefill, padded left", "static cache, padded left"):
+        assert_same(CASES[name](ours), CASES[name](eager))
+
+
+@torch.no_grad()
+def test_a_mask_of_the_user():
+    """[batch, 1, rows, keys], boolean or as it is added to scores; a block of rows that see each other, as a prefix or an image."""
+    eager, ours = tiny_models.build("llama")
+    visible = torch.ones(ROWS, ROWS, dtype=torch.bool).tril()[None, None].repeat(len(LENGTHS), 1, 1, 1)
+    visible[1, :, :6, :6] = True
+    visible[2, :, 5:9, 5:9] = True
+    added = torch.where(visible, 0.0, torch.finfo(torch.float32).min)
+    want = eager(IDS, attention_mask=added).logits
+    assert_same(ours(IDS, attention_mask=visible).logits, want)
+    assert_same(ours(IDS, attention_mask=added).logits, want)
+    assert_same(ours(IDS, attention_mask=torch.where(visible, 0.0, -torch.inf)).logits, want)
+    for model in (eager, ours):
+        model.config.is_causal = False
+        for layer in model.model.layers:
+            layer.self_attn.is_causal = False
+    for mask in (None, LEFT):
+        assert_same(prefill(mask)(ours), prefill(mask)(eager))
+
+
+class Layer:
+    is_causal = True
+
+
+def forward(mask, q, k, v, **arguments):
+    return prologue.transformers.attention_forward(Layer(), q, k, v, mask, **arguments)[0]
+
+
+def random_tensors(batch=3, heads=4, kv_heads=2, rows=7, keys=11, layout="bhsd", seed=5):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = ((heads, rows, 16), (kv_heads, keys, 16), (kv_heads, keys, 8))
+    if layout == "bhsd":
+        return tuple(torch.randn(batch, *shape, generator=generator) for shape in shapes)
+    return tuple(torch.randn(batch, n, h, d, generator=generator).transpose(1, 2) for h, n, d in shapes)
+
+
+def sdpa(mask, q, k, v):
+    out = scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True).transpose(1, 2)
+    return torch.where(mask.any(-1).transpose(1, 2)[..., None], out, 0.0)
+
+
+def from_intervals(first, end, keys):
+    number = torch.arange(keys)
+    return ((number >= first[..., None]) & (number < end[..., None]))[:, None]
+
+
+@pytest.mark.parametrize("seed", range(20))
+@torch.no_grad()
+def test_any_interval_of_each_row(seed):
+    """Intervals that nothing but chance relates, and windows, chunks and padding of chance in one batch."""
+    generator = torch.Generator().manual_seed(seed)
+    chance = lambda low, high, *shape: torch.randint(low, high, shape, generator=generator)  # noqa: E731
+    q, k, v = random_tensors(layout=("bhsd", "bshd")[seed % 2], seed=seed)
+    if seed % 4 == 3:  # strides of K and V that differ, and a view of a longer cache
+        v, k = v.contiguous(), torch.cat([k, k], 2)[:, :, 3:14]
+    batch, rows, keys = 3, 7, 11
+    if seed < 8:
+        first = chance(0, keys, batch, rows)
+        end = first + (chance(0, keys, batch, rows) % (keys + 1 - first))
+    else:
+        end = torch.arange(rows) + chance(1, keys - rows + 2, batch, 1)
+        padding = chance(0, 6, batch, 1)
+        size = chance(1, 6).item()
+        first = torch.maximum(padding, end - size if seed % 2 else (end - 1 - padding) // size * size + padding)
+        end = torch.maximum(first, end)
+    mask = from_intervals(first, end, keys)
+    torch.testing.assert_close(forward(mask, q, k, v), sdpa(mask, q, k, v), rtol=0, atol=1e-6)
+
+
+def test_the_division_is_as_coarse_as_it_can_be():
+    def sequences(mask):
+        mask = mask.expand(-1, 1, -1, -1)
+        return prologue.transformers._sequences(mask, torch.empty(*mask.shape[:3], 16), mask.shape[-1], "mask")
+
+    causal = torch.ones(3, 1, 6, 9, dtype=torch.bool).tril(1)  # one token before the step, two free slots behind it
+    divided = sequences(causal)
+    assert divided.cu_seqlens_q.tolist() == [0, 6, 12, 18] and divided.seq_lens.tolist() == [7] * 3
+    assert (divided.starts, divided.window, divided.max_seqlen_q, divided.max_seq_len) == (None, 0, 6, 7)
+    windowed = sequences(causal & ~causal.tril(-2))  # a window of 3
+    assert windowed.cu_seqlens_q.tolist() == [0, 6, 12, 18] and windowed.window == 3 and windowed.starts is None
+    padded = sequences(causal & (torch.arange(9) >= torch.tensor([0, 2, 4])[:, None])[:, None, None])
+    assert padded.cu_seqlens_q.tolist() == [0, 6, 12, 18] and padded.starts.tolist() == [0, 2, 4] and padded.seq_lens.tolist() == [7, 5, 3]
+    packed = sequences(causal & ~(torch.arange(6)[:, None] >= 3).logical_and(torch.arange(9) < 4))
+    assert packed.cu_seqlens_q.tolist() == [0, 3, 6, 9, 12, 15, 18] and packed.starts.tolist() == [0, 4] * 3
+    assert sequences(torch.zeros(2, 1, 4, 4, dtype=torch.bool)).seq_lens.tolist() == [0, 0]
+
+
+@torch.no_grad()
+def test_a_mask_that_is_written_between_layers():
+    q, k, v = random_tensors()
+    mask = torch.ones(3, 1, 7, 11, dtype=torch.bool).tril(4)
+    forward(mask, q, k, v)
+    mask[:, :, :, 0] = False
+    torch.testing.assert_close(forward(mask, q, k, v), sdpa(mask, q, k, v), rtol=0, atol=1e-6)
+
+
+@torch.no_grad()
+def test_without_a_mask():
+    q, k, v = random_tensors()
+    unfilled = torch.ones(3, 1, 7, 11, dtype=torch.bool).tril()  # the prefill of a static cache
+    torch.testing.assert_close(forward(None, q, k, v), sdpa(unfilled, q, k, v), rtol=0, atol=1e-6)
+    everything = torch.ones_like(unfilled)
+    torch.testing.assert_close(forward(None, q, k, v, is_causal=False), sdpa(everything, q, k, v), rtol=0, atol=1e-6)
+    torch.testing.assert_close(forward(None, q[:, :, :1], k, v), sdpa(everything[:, :, :1], q[:, :, :1], k, v), rtol=0, atol=1e-6)
+    with pytest.raises(NotImplementedError, match="the mask of Layer is None for 7 rows and 3 keys"):
+        forward(None, q, k[:, :, :3], v[:, :, :3])
+
+
+@torch.no_grad()
+def test_what_is_refused():
+    q, k, v = random_tensors()
+    mask = torch.ones(3, 1, 7, 11, dtype=torch.bool).tril(4)
+    gap = mask.clone()
+    gap[1, :, 3, 2] = False
+    for arguments, message in (
+        (dict(mask=gap), "the mask of Layer lets row 3 of element 1 see keys with a gap"),
+        (dict(mask=torch.cat([mask, gap, mask, mask], 1)), "differs between heads"),
+        (dict(mask=mask * 0.5), "values other than 0 and"),
+        (dict(mask=mask, dropout=0.1), "dropout is 0.1"),
+        (dict(mask=mask, position_bias=q), "Layer passes position_bias"),
+        (dict(mask=mask, indices=q, sliding_window=3), "Layer passes indices,"),
+        (dict(mask=None, cu_seq_lens_q=torch.tensor([0, 3, 7, 14, 21])), "cu_seq_lens_q is given without a mask"),
+    ):
+        with pytest.raises(NotImplementedError, match=message):
+            forward(q=q, k=k, v=v, **arguments)
+    for arguments, message in (
+        (dict(mask=mask[..., :9]), r"torch.bool \[3, 1, 7, 9\]: it must be .* with 11 keys"),
+        (dict(mask=mask.long()), "torch.int64"),
+        (dict(mask=mask, k=k[:1]), "batch and length must be equal"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            forward(**{"q": q, "k": k, "v": v, **arguments})
+    with torch.enable_grad(), pytest.raises(NotImplementedError, match="no gradients"):
+        forward(mask, q.clone().requires_grad_(), k, v)
+
+
+@torch.no_grad()
+def test_a_refusal_names_the_mask_function():
+    _, ours = tiny_models.build("mistral")
+    mask = LEFT.clone()
+    mask[:, 8] = 0
+    with pytest.raises(NotImplementedError, match=r"the mask of MistralAttention, and_masks\(sliding_window_overlay, causal_mask_function\), lets row"):
+        ours(IDS, attention_mask=mask)
