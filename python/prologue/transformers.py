@@ -11,14 +11,19 @@ sequences, padding, static caches and bidirectional blocks therefore need no cod
 a row that sees keys with a gap between them, heads with masks of their own, a bias.
 """
 
+import inspect
 from typing import Any, NamedTuple, Optional, Tuple
 
 import torch
+import transformers
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.utils import TransformersKwargs
 
 from . import PagedKv, PageTable, paged_attention
+
+if "q_length" not in inspect.signature(sdpa_mask).parameters:
+    raise ImportError(f"transformers is {transformers.__version__}: prologue.transformers needs a newer one, whose sdpa_mask has q_length")
 
 # Arguments of an attention function that do not change its result: the mask already says what they say.
 _IN_THE_MASK = {*TransformersKwargs.__annotations__, "sliding_window", "use_cache", "deterministic"}
@@ -49,7 +54,8 @@ def _visible(mask: Any, query: Any, length: int, name: str) -> Any:
     """The mask as a boolean [batch, rows, keys]."""
     batch, _, rows, _ = query.shape
     if mask.dim() != 4 or mask.shape[-1] != length or not (mask.dtype == torch.bool or mask.is_floating_point()):
-        raise ValueError(f"{name} is {mask.dtype} {list(mask.shape)}: it must be boolean or float [batch, heads, rows, keys], with {length} keys")
+        shape = f"[batch, heads, rows, {length} keys]"
+        raise ValueError(f"{name} is {mask.dtype} {list(mask.shape)}: it must be boolean or float {shape}")
     if mask.dtype != torch.bool:
         lowest = max(torch.finfo(mask.dtype).min, torch.finfo(query.dtype).min)
         visible = mask == 0
@@ -168,7 +174,8 @@ def attention_forward(
     if unknown:
         raise NotImplementedError(f"attn_implementation 'prologue': {owner} passes {', '.join(unknown)}, which is not supported")
     if key.shape[0] != batch or value.shape[:3] != key.shape[:3]:
-        raise ValueError(f"query, key and value of {owner} are {[list(x.shape) for x in (query, key, value)]}: batch and length must be equal")
+        shapes = [list(x.shape) for x in (query, key, value)]
+        raise ValueError(f"query, key and value of {owner} are {shapes}: batch, kv heads and length must be equal")
     if dropout != 0.0:
         raise NotImplementedError(f"dropout is {dropout}: attn_implementation 'prologue' has none")
     if torch.is_grad_enabled() and any([x.requires_grad for x in (query, key, value)]):

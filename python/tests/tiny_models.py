@@ -12,7 +12,8 @@ WINDOW = 6  # of sliding layers and chunks
 # Integer fields by name, and what they become if they are larger.
 _SIZES = [
     (r"vocab_size(_per_layer_input)?", 64),
-    (r"hidden_size|d_model|n_embd|embed_dim|word_embed_proj_dim|embedding_size|emb_dim|hidden_dim|hidden_size_per_layer_input|lru_width", 32),
+    (r"hidden_size|d_model|n_embd|embed_dim|word_embed_proj_dim|embedding_size|emb_dim|hidden_dim|lru_width", 32),
+    (r"hidden_size_per_layer_input", 32),
     (r"num_hidden_layers|n_layers?|num_layers|(decoder|encoder)_layers|num_(en|de)coder_layers", 2),
     (r"((swa|linear)_)?num_attention_heads|n_heads?|(decoder|encoder)_attention_heads|num_heads|num_(en|de)coder_attention_heads", 4),
     (r"((swa|linear|num_global)_)?(num_)?key_value_heads|multi_query_heads|num_kv_heads", 2),
@@ -36,21 +37,25 @@ _SIZES = [
 _SIZES = [(re.compile(pattern), size) for pattern, size in _SIZES]
 
 # Fields that a family needs besides.
-_HYBRID = {"layer_types": ["linear_attention", "full_attention"], "num_hidden_layers": 2}
+_ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}
 _FIELDS: Dict[str, Dict[str, Any]] = {
-    "bailing_hybrid": {"n_group": 1, "topk_group": 1, "num_experts": 4},
+    "bailing_hybrid": {"num_experts": 4},
     "bamba": {"attn_layer_indices": [1]},
-    "cohere_compass_text": {
-        "rope_parameters": {kind: {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]} for kind in ("full_attention", "sliding_attention")}
+    "cohere_compass_text": {"rope_parameters": {"full_attention": _ROPE, "sliding_attention": _ROPE}},
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 1e4},
+        "ffn_config": {"hidden_size": 32, "ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2},
     },
     "deepseek_v2": {"num_experts_per_tok": 2, "topk_method": "greedy"},
-    "dory": {"num_hidden_layers": 3, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "n_input_layers": 1, "n_output_layers": 1, "n_recurrent_layers": 1},
+    "dory": {
+        "num_hidden_layers": 3, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "n_input_layers": 1,
+        "n_output_layers": 1, "n_recurrent_layers": 1,
+    },
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
-    "dots3_note_text": {"num_key_value_heads": 4},
     "gemma3n_text": {"num_kv_shared_layers": 0},
-    "granitemoehybrid": _HYBRID,
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
-    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_hidden_layers": 2},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "nemotron": {"num_key_value_heads": 2},
     "nemotron_h": {"n_groups": 1},
     "recurrent_gemma": {"num_hidden_layers": 3},
@@ -64,8 +69,9 @@ _FIELDS: Dict[str, Dict[str, Any]] = {
 _PARTS = "is made of several models, and its text model has no entry of its own"
 _DRAFT = "reads the states of another model"
 EXCLUDED = {
-    "blt": _PARTS, "dbrx": _PARTS, "emu3": _PARTS, "fuyu": _PARTS, "got_ocr2": _PARTS, "mllama": _PARTS, "moss_transcribe_diarize": _PARTS,
-    "musicgen": _PARTS, "musicgen_melody": _PARTS, "phi4_multimodal": _PARTS, "gemma4_assistant": _DRAFT, "gemma4_unified_assistant": _DRAFT,
+    "blt": _PARTS, "emu3": _PARTS, "fuyu": _PARTS, "got_ocr2": _PARTS, "mllama": _PARTS, "moss_transcribe_diarize": _PARTS,
+    "musicgen": _PARTS, "musicgen_melody": _PARTS, "phi4_multimodal": _PARTS,
+    "gemma4_assistant": _DRAFT, "gemma4_unified_assistant": _DRAFT,
     "falcon": "has a table of attention classes of its own, and raises KeyError for other names",
     "dots3_note_text": "chooses keys by an indexer, like deepseek_v32", "qwen4_exp_text": "chooses keys by an indexer, like deepseek_v32",
 }  # fmt: skip
@@ -87,13 +93,15 @@ def families() -> list:
     names = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     found: Dict[str, str] = {}
     for name, model in names.items():
-        own = re.sub("[-_]|_text", "", name) in model.lower()  # exaone is LlamaForCausalLM
-        if name not in EXCLUDED and name not in REFUSED and name + "_text" not in names and (own or model not in found):
+        if name in EXCLUDED or name in REFUSED or name + "_text" in names:
+            continue
+        if model not in found or re.sub("[-_]", "", name) in model.lower():  # exaone, too, is LlamaForCausalLM
             found[model] = name
     return list(found.values())
 
 
 def _config(family: str) -> Any:
+    """With two layers, or one of each kind, and 32 channels."""
     kind = CONFIG_MAPPING[family]
     default = kind()
     fields = {name: default.__dict__.get(name) for name in default.to_dict()}
