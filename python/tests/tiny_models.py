@@ -39,7 +39,7 @@ _SIZES = [(re.compile(pattern), size) for pattern, size in _SIZES]
 # Fields that a family needs besides.
 _ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}
 _FIELDS: Dict[str, Dict[str, Any]] = {
-    "bailing_hybrid": {"num_experts": 4},
+    "bailing_hybrid": {"n_group": 1, "topk_group": 1, "num_experts": 4},
     "bamba": {"attn_layer_indices": [1]},
     "cohere_compass_text": {"rope_parameters": {"full_attention": _ROPE, "sliding_attention": _ROPE}},
     "dbrx": {
