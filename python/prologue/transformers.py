@@ -137,7 +137,7 @@ def _tokens_as_pages(x: Any) -> Tuple[Any, int]:
         x = x.contiguous()
     distance = x.stride(0) // x.stride(2) if batch > 1 else length
     sizes = ((batch - 1) * distance + length, heads, 1, channels)
-    return x.as_strided(sizes, (x.stride(2), x.stride(1), x.stride(2), x.stride(3))), distance
+    return x.as_strided(sizes, (x.stride(2), x.stride(1), x.stride(2), 1)), distance
 
 
 def _paged(key: Any, value: Any, sequences: Sequences) -> Tuple[Any, Any, Any]:
@@ -191,6 +191,7 @@ def attention_forward(
         if not torch.compiler.is_compiling() and hasattr(attention_mask, "_prologue_written"):
             name += f", {attention_mask._prologue_written},"
         sequences = _sequences(attention_mask, query, length, name)
+    key, value = [x if x.stride(3) == 1 else x.contiguous() for x in (key, value)]
     k, v, block_table = _paged(key, value, sequences)
     out = paged_attention(
         query.transpose(1, 2).reshape(batch * rows, heads, head_dim),

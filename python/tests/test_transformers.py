@@ -217,27 +217,56 @@ def from_intervals(first, end, keys):
     return ((number >= first[..., None]) & (number < end[..., None]))[:, None]
 
 
-@pytest.mark.parametrize("seed", range(20))
-@torch.no_grad()
-def test_any_interval_of_each_row(seed):
-    """Intervals that nothing but chance relates, and windows, chunks and padding of chance in one batch."""
+def masks_of_chance(seed, batch=3, rows=7, keys=11):
+    """Intervals that nothing but chance relates, or a window, chunk and padding of chance in one batch."""
     generator = torch.Generator().manual_seed(seed)
     chance = lambda low, high, *shape: torch.randint(low, high, shape, generator=generator)  # noqa: E731
+    if seed < 8:
+        first = chance(0, keys, batch, rows)
+        return from_intervals(first, first + (chance(0, keys, batch, rows) % (keys + 1 - first)), keys)
+    end = torch.arange(rows) + chance(1, keys - rows + 2, batch, 1)
+    padding = chance(0, 6, batch, 1)
+    size = chance(1, 6).item()
+    first = torch.maximum(padding, end - size if seed % 2 else (end - 1 - padding) // size * size + padding)
+    return from_intervals(first, torch.maximum(first, end), keys)
+
+
+def tensors_of_chance(seed):
     q, k, v = random_tensors(layout=("bhsd", "bshd")[seed % 2], seed=seed)
     if seed % 4 == 3:  # strides of K and V that differ, and a view of a longer cache
         v, k = v.contiguous(), torch.cat([k, k], 2)[:, :, 3:14]
-    batch, rows, keys = 3, 7, 11
-    if seed < 8:
-        first = chance(0, keys, batch, rows)
-        end = first + (chance(0, keys, batch, rows) % (keys + 1 - first))
-    else:
-        end = torch.arange(rows) + chance(1, keys - rows + 2, batch, 1)
-        padding = chance(0, 6, batch, 1)
-        size = chance(1, 6).item()
-        first = torch.maximum(padding, end - size if seed % 2 else (end - 1 - padding) // size * size + padding)
-        end = torch.maximum(first, end)
-    mask = from_intervals(first, end, keys)
-    torch.testing.assert_close(forward(mask, q, k, v), sdpa(mask, q, k, v), rtol=0, atol=1e-6)
+    if seed % 5 == 4:
+        k = k.transpose(2, 3).contiguous().transpose(2, 3)
+    return q, k, v
+
+
+@pytest.mark.parametrize("seed", range(20))
+@torch.no_grad()
+def test_any_interval_of_each_row(seed):
+    mask, tensors = masks_of_chance(seed), tensors_of_chance(seed)
+    torch.testing.assert_close(forward(mask, *tensors), sdpa(mask, *tensors), rtol=0, atol=1e-6)
+
+
+@pytest.mark.skipif(not (torch.cuda.is_available() and prologue.built_with_cuda()), reason="needs a GPU and a build with CUDA")
+@torch.no_grad()
+def test_cuda():
+    """Intervals of chance; and a padded batch with caches of both kinds, of which generate compiles the static one."""
+    for seed in range(20):
+        mask, tensors = masks_of_chance(seed), tensors_of_chance(seed)
+        for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 3e-2)):
+            tensors = [x.to(dtype) for x in tensors]  # keeps strides
+            want = sdpa(mask, *[x.float() for x in tensors])
+            got = forward(mask.cuda(), *[x.cuda() for x in tensors])
+            torch.testing.assert_close(got.float().cpu(), want, rtol=0, atol=tolerance)
+    eager, ours = tiny_models.build("gpt_oss")
+    want = decode(LEFT)(eager)
+    ours.cuda()
+    for arguments in ({}, {"cache_implementation": "static"}):
+        got = ours.generate(
+            IDS.cuda(), attention_mask=LEFT.cuda(), max_new_tokens=5, min_new_tokens=5, do_sample=False, output_logits=True,
+            return_dict_in_generate=True, **arguments,
+        )  # fmt: skip
+        torch.testing.assert_close(torch.stack(list(got.logits), 1).cpu(), want, rtol=0, atol=1e-3)
 
 
 def test_the_division_is_as_coarse_as_it_can_be():
