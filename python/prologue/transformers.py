@@ -25,8 +25,8 @@ from . import PagedKv, PageTable, paged_attention
 if "q_length" not in inspect.signature(sdpa_mask).parameters:
     raise ImportError(f"transformers is {transformers.__version__}: prologue.transformers needs a newer one, whose sdpa_mask has q_length")
 
-# Arguments of an attention function that do not change its result: the mask already says what they say.
-_IN_THE_MASK = {*TransformersKwargs.__annotations__, "sliding_window", "use_cache", "deterministic"}
+# Arguments of an attention function that do not change its result: the mask says what they say, or they are for others.
+_WITHOUT_EFFECT = {*TransformersKwargs.__annotations__, "sliding_window", "use_cache", "deterministic"} - {"output_attentions"}
 
 
 class Sequences(NamedTuple):
@@ -170,7 +170,7 @@ def attention_forward(
     batch, heads, rows, head_dim = query.shape
     length = key.shape[2]
     owner = type(module).__name__
-    unknown = [name for name, given in kwargs.items() if given is not None and name not in _IN_THE_MASK]
+    unknown = [name for name, given in kwargs.items() if given is not None and given is not False and name not in _WITHOUT_EFFECT]
     if unknown:
         raise NotImplementedError(f"attn_implementation 'prologue': {owner} passes {', '.join(unknown)}, which is not supported")
     if key.shape[0] != batch or value.shape[:3] != key.shape[:3]:

@@ -322,6 +322,7 @@ def test_what_is_refused():
         (dict(mask=mask, dropout=0.1), "dropout is 0.1"),
         (dict(mask=mask, position_bias=q), "Layer passes position_bias"),
         (dict(mask=mask, indices=q, sliding_window=3), "Layer passes indices,"),
+        (dict(mask=mask, output_attentions=True), "Layer passes output_attentions,"),
         (dict(mask=None, cu_seq_lens_q=torch.tensor([0, 3, 7, 14, 21])), "cu_seq_lens_q is given without a mask"),
     ):
         with pytest.raises(NotImplementedError, match=message):
