@@ -169,7 +169,7 @@ class HttpServer::Connection : public Peer, public std::enable_shared_from_this<
 
   void forget_request() {
     server_.body_memory_ -= body_memory_;
-    body_memory_ = 0;
+    body_memory_ = num_body_ = 0;
     request_ = {};
   }
 

@@ -1,9 +1,14 @@
 """examples/serve over plain HTTP, with a tiny random model: shapes, limits, cancellation, the end, and what is not HTTP or JSON."""
 
 import concurrent.futures
+import contextlib
+import errno
+import http.client
 import json
+import os
 import random
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -381,6 +386,11 @@ class Key(ServerTest):
         self.assertEqual(self.server.request('GET', '/v1/models', headers=good)[2]['data'][0]['id'], 'my model')
         for path in ('/', '/health', '/metrics'):
             self.assertEqual(self.server.request('GET', path)[0], 200)
+        # The bytes of a header are taken as they are: nothing is decoded.
+        for key in ('Bearer a%20secret', 'Bearer a secret%00', 'Bearer a secre%74', 'Bearer%20a secret'):
+            self.assertEqual(self.server.request('GET', '/v1/models', headers={'Authorization': key})[0], 401, key)
+        for path in ('/v1/models%00', '/v1%2fmodels', '/%76%31/models', '/v1/models/%00'):
+            self.assertIn(self.server.request('GET', path)[0], (401, 404), path)
 
 
 class MalformedHttp(ServerTest):
@@ -517,6 +527,123 @@ class MalformedHttp(ServerTest):
             connection.close()
 
 
+class Connections(ServerTest):
+    """Many connections, slow ones, and what a connection may say about itself."""
+    context = LONG_CONTEXT
+    # More by PROLOGUE_SERVE_CONNECTIONS, for a machine that lets this process open as many files.
+    NUM_IDLE = min(int(os.environ.get('PROLOGUE_SERVE_CONNECTIONS', 3000)), resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 200)
+
+    def assert_quick(self):
+        start = time.monotonic()
+        self.assert_alive()
+        self.assertLess(time.monotonic() - start, 1)
+
+    def test_idle_and_half_sent_ones(self):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        parts = (b'', b'GET /hea', post(b'{', length=100000))
+        with contextlib.ExitStack() as open_ones:
+            for i in range(self.NUM_IDLE):
+                connection = open_ones.enter_context(self.server.connect())
+                connection.sendall(parts[i % len(parts)])
+                if i % 1000 == 0:
+                    self.assert_quick()
+            self.assert_quick()
+            self.assertEqual(self.server.post(COMPLETIONS, HELLO)[0], 200)
+            self.assertLess(self.server.num_threads(), 20)
+            self.assert_quick()
+
+    def test_clients_that_do_not_read(self):
+        data = post(json.dumps({**ENDLESS, 'stream': True}).encode())
+        with contextlib.ExitStack() as open_ones:
+            for _ in range(100):
+                connection = open_ones.enter_context(socket.socket())
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                connection.connect((self.server.host, self.server.port))
+                connection.sendall(data)
+            for _ in range(5):
+                self.assert_quick()
+                time.sleep(0.1)
+        self.wait_for('the end of all', lambda: self.server.metrics()['prologue_running'] == self.server.metrics()['prologue_waiting'] == 0)
+
+    def test_several_requests_of_a_connection(self):
+        connection = http.client.HTTPConnection(self.server.host, self.server.port, timeout=20)
+        self.addCleanup(connection.close)
+        headers = {'Content-Type': 'application/json'}
+        texts, streams = set(), set()
+        local = set()
+        for length in (3000, 0, 100000, 1):
+            body = json.dumps(HELLO) + ' ' * length
+            connection.request('POST', COMPLETIONS, body, headers)
+            local.add(connection.sock.getsockname())
+            response = connection.getresponse()
+            texts.add(json.loads(response.read())['choices'][0]['text'])
+            connection.request('POST', COMPLETIONS, json.dumps({**HELLO, 'stream': True}) + ' ' * length, headers)
+            stream = connection.getresponse().read()
+            self.assertTrue(stream.endswith(b'data: [DONE]\n\n'), stream)
+            connection.request('HEAD', '/health')
+            self.assertEqual(connection.getresponse().read(), b'')
+        self.assertEqual((len(texts), len(local)), (1, 1))
+        # Two at once: the answers come one after another.
+        get = b'GET /health HTTP/1.1\r\n'
+        answer = self.server.exchange(get + b'\r\n' + get + b'Connection: close\r\n\r\n')
+        self.assertEqual(answer.count(b'HTTP/1.1 200'), 2)
+        # What was not read of a refused request is not taken for the next one.
+        answer = self.server.exchange(b'POST /nowhere HTTP/1.1\r\nContent-Length: 30\r\n\r\n' + get + b'\r\n')
+        self.assertEqual(answer.count(b'HTTP/1.1'), 1)
+
+    def test_http_1_0(self):
+        body = json.dumps({**HELLO, 'stream': True}).encode()
+        answer = self.server.exchange(post(body).replace(b'HTTP/1.1', b'HTTP/1.0'))
+        head, _, content = answer.partition(b'\r\n\r\n')
+        self.assertEqual(status_of(answer), 200)
+        self.assertNotIn(b'chunked', head)
+        self.assertTrue(content.startswith(b'data: {'), content[:50])
+        self.assertTrue(content.endswith(b'data: [DONE]\n\n'), content[-50:])
+
+    def test_absolute_targets(self):
+        for target, status in ((b'http://localhost:1/health', 200), (b'HTTP://127.0.0.1/health?x', 200), (b'http://localhost', 200),
+                               (b'http://localhost/nowhere', 404), (b'ftp://localhost/health', 404), (b'http://evil.example/health', 403)):
+            with self.subTest(target):
+                answer = self.server.exchange(b'GET ' + target + b' HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n')
+                self.assertEqual(status_of(answer), status, answer)
+
+    def test_identity_is_no_encoding(self):
+        self.assertEqual(self.server.request('POST', COMPLETIONS, HELLO, {'Content-Encoding': 'identity'})[0], 200)
+
+    def test_zero_bytes_and_escapes(self):
+        self.assertEqual(self.server.request('GET', '/v1/models/tiny%2d65536')[0], 200)
+        for path, status in (('/v1/models/tiny-65536%00', 404), ('/health%00', 404), ('/%', 400), ('/%4', 400), ('/%zz', 400)):
+            self.assertEqual(self.server.request('GET', path)[0], status, path)
+
+    def test_hosts_and_origins(self):
+        good = ('localhost', 'LOCALHOST:80', 'app.localhost', 'localhost.', '127.0.0.1', '127.1.2.3:9', '[::1]', '[::1]:8080')
+        bad = ('evil.example', 'localhost.evil.example', 'evil.example:8080', '127.0.0.1.evil.example', '10.0.0.1', '0.0.0.0', '[::2]',
+               'localhost:x', 'localhost@evil.example', '[::1', 'xlocalhost')
+        for name in good:
+            self.assertEqual(self.server.request('GET', '/health', headers={'Host': name})[0], 200, name)
+            self.assertEqual(self.server.request('POST', COMPLETIONS, HELLO, {'Origin': 'http://' + name})[0], 200, name)
+        for name in bad:
+            for path in ('/', '/health', '/metrics', '/v1/models', '/nowhere'):
+                status, _, content = self.server.request('GET', path, headers={'Host': name})
+                self.assert_error((status, content), 403, code='host_not_allowed')
+            status, _, content = self.server.request('POST', COMPLETIONS, HELLO, {'Origin': 'https://' + name})
+            self.assert_error((status, content), 403, code='host_not_allowed')
+        self.assertEqual(self.server.request('POST', COMPLETIONS, HELLO, {'Origin': 'null'})[0], 403)
+        self.assertEqual(status_of(self.server.exchange(b'GET /health HTTP/1.1\r\nHost: localhost\r\nHost: x\r\n\r\n')), 400)
+
+
+class AllowedHosts(ServerTest):
+    arguments = ('--allowed-hosts', 'Models.example,fd00::1')
+
+    def test_they_pass(self):
+        for name, status in (('models.example', 200), ('MODELS.example:443', 200), ('[fd00::1]:80', 200), ('localhost', 200),
+                             ('other.example', 403), ('x.models.example', 403)):
+            self.assertEqual(self.server.request('GET', '/health', headers={'Host': name})[0], status, name)
+            self.assertEqual(self.server.request('GET', '/health', headers={'Origin': 'https://' + name})[0], status, name)
+
+
 class Limits(ServerTest):
     context = LONG_CONTEXT
     arguments = ('--max-requests', '2', '--timeout', '3')
@@ -628,8 +755,8 @@ class TheEnd(unittest.TestCase):
         self.addCleanup(self.folder.cleanup)
         self.model = serve_support.make_tiny_model(self.folder.name, LONG_CONTEXT)
 
-    def start(self, *arguments):
-        server = Server(self.model, '--kv-memory', '64M', *arguments)
+    def start(self, *arguments, **process):
+        server = Server(self.model, '--kv-memory', '64M', *arguments, **process)
         self.addCleanup(lambda: server.process.poll() is None and (server.process.kill(), server.process.wait()))
         return server
 
@@ -641,6 +768,52 @@ class TheEnd(unittest.TestCase):
             idle.close()
             self.assertEqual(code, 0, server.stderr())
             self.assertLess(seconds, 5)
+
+    def test_a_terminal_that_closes(self):
+        server = self.start()
+        server.process.send_signal(signal.SIGHUP)
+        code, _ = server.stop(signal.SIGHUP)
+        self.assertEqual(code, 0, server.stderr())
+        server = self.start(preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))  # nohup
+        server.process.send_signal(signal.SIGHUP)
+        time.sleep(0.2)
+        self.assertEqual(server.request('GET', '/health')[0], 200)
+        self.assertEqual(server.stop()[0], 0)
+
+    def test_small_stacks(self):
+        """One GET with a long Range ended the process where a thread had 3 MB."""
+        size = 512 << 10
+        server = self.start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (size, size)))
+        for length in (2000, 4000, 16000, 60000):
+            request = b'GET /health HTTP/1.1\r\nConnection: close\r\nRange: bytes=' + b'0-0,' * length + b'0-0\r\n\r\n'
+            self.assertIn(status_of(server.exchange(request)), (200, 431))
+        self.assertEqual(server.post(COMPLETIONS, HELLO)[0], 200)
+        self.assertEqual(server.stop()[0], 0)
+
+    def test_few_files(self):
+        """Who waits longest for its request makes room for the next connection."""
+        server = self.start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 200)))
+        with contextlib.ExitStack() as open_ones:
+            for _ in range(400):
+                open_ones.enter_context(server.connect())
+            self.assertEqual(server.request('GET', '/health')[0], 200)
+            # As if others had taken all files of the process: what accept() says is EMFILE.
+            resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (20, 200))
+            late = open_ones.enter_context(server.connect())
+            time.sleep(0.2)
+            resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (200, 200))
+            late.sendall(b'GET /health HTTP/1.1\r\nConnection: close\r\n\r\n')
+            self.assertEqual(status_of(late.recv(1000)), 200)
+        self.assertEqual(server.stop()[0], 0)
+
+    @unittest.skipUnless('PROLOGUE_ACCEPT_ERRORS' in os.environ, 'a sanitizer does not let another library in front')
+    def test_errors_of_accept(self):
+        errors = [errno.ECONNABORTED, errno.ENFILE, errno.EMFILE, errno.ENOBUFS, errno.ENOMEM, errno.EPROTO, errno.EPERM]
+        environment = {**os.environ, 'LD_PRELOAD': os.environ['PROLOGUE_ACCEPT_ERRORS'], 'ACCEPT_ERRORS': ' '.join(map(str, errors))}
+        server = self.start(env=environment)
+        for _ in range(4):
+            self.assertEqual(server.request('GET', '/health')[0], 200)
+        self.assertEqual(server.stop()[0], 0)
 
     def test_at_work(self):
         server = self.start()
@@ -671,10 +844,14 @@ class TheEnd(unittest.TestCase):
         self.assertIn(f'port {server.port}', error)
         self.assertEqual(run('--model', '/nowhere.gguf')[0], 1)
         for wrong in (['--port', '70000'], ['--port', 'x'], ['--max-body', '1X'], ['--max-body', '0'], ['--max-body', '1048576T'], ['--max-body', '2G'], ['--kv-memory', '9999999999G'],
-                      ['--timeout', '0'], ['--api-key', ''], ['--no-such-flag'], ['--kv-cache-dtype', 'x']):
+                      ['--timeout', '0'], ['--api-key', ''], ['--api-key', ' x'], ['--api-key', 'a\nb'], ['--host', ''], ['--model-name', ''],
+                      ['--allowed-hosts', ''], ['--allowed-hosts', 'http://x'], ['--allowed-hosts', 'x:80'], ['--no-such-flag'], ['--kv-cache-dtype', 'x']):
             code, error = run('--model', self.model, *wrong)
             self.assertEqual(code, 2, wrong)
             self.assertTrue(error.startswith('serve: '), error)
+        done = subprocess.run([serve, '--model', self.model], capture_output=True, text=True, timeout=60, env={**os.environ, 'PROLOGUE_API_KEY': ''})
+        self.assertEqual(done.returncode, 2)
+        self.assertIn('PROLOGUE_API_KEY is empty', done.stderr)
         self.assertEqual(run('--help')[0], 0)
         self.assertEqual(server.stop()[0], 0)
 

@@ -36,11 +36,11 @@ def make_tiny_model(folder, context=512):
 class Server:
     """A server process. Its standard error is kept in a file, for the message of a test that fails."""
 
-    def __init__(self, model, *arguments):
+    def __init__(self, model, *arguments, **process):
         self.errors = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             [program('serve'), '--device', 'cpu', '--model', model, '--port', '0', *arguments],
-            stdout=subprocess.PIPE, stderr=self.errors, text=True)
+            stdout=subprocess.PIPE, stderr=self.errors, text=True, **process)
         self.started = self.process.stdout.readline()  # the model and the address
         address = re.search(r'http://(.*):(\d+)/', self.started)
         if not address:
@@ -70,6 +70,10 @@ class Server:
             self.stderr()
             self.errors.close()
         return self.process.returncode, time.monotonic() - start
+
+    def num_threads(self):
+        with open(f'/proc/{self.process.pid}/status') as file:
+            return int(re.search(r'Threads:\s*(\d+)', file.read())[1])
 
     def connect(self, seconds=20):
         return socket.create_connection((self.host, self.port), seconds)
