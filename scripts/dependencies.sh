@@ -1,4 +1,7 @@
-# Sourced by the other scripts: installs the packages that they need.
+# Sourced by the other scripts: installs what they need, and says in one sentence what could not be had.
+
+# show_help: prints the comment at the top of the script that calls it.
+show_help() { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; }
 
 # need PACKAGE...: Debian packages. Installs missing ones if that is allowed, else lists them and exits.
 need() {
@@ -23,18 +26,67 @@ need() {
     fi
   fi
   echo "Installing ${missing[*]}" >&2
-  "${sudo[@]}" apt-get update -qq >&2
-  if ! DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null; then
-    echo "apt-get could not install: ${missing[*]}" >&2
+  local log
+  log=$(mktemp)
+  "${sudo[@]}" apt-get update -qq >"$log" 2>&1 || true  # what it did not find is an error of the installation
+  if ! DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >>"$log" 2>&1; then
+    if grep -qE 'Temporary failure|Could not (connect|resolve)|Connection (failed|refused|timed out)|Network is unreachable' "$log"; then
+      echo "apt-get could not install ${missing[*]}: its servers do not answer (is there a network?)" >&2
+    else
+      echo "apt-get could not install ${missing[*]}:" >&2
+      grep -E '^E:' "$log" >&2 || tail -n 5 "$log" >&2
+    fi
+    rm -f "$log"
     exit 1
   fi
+  rm -f "$log"
 }
 
-need_build_tools() { need g++ cmake ninja-build pkg-config libpcre2-dev libutf8proc-dev nlohmann-json3-dev libcli11-dev libboost-dev; }
-need_test_tools() { need libgtest-dev; }
+need_build_tools() { need g++ cmake ninja-build pkg-config libpcre2-dev libutf8proc-dev nlohmann-json3-dev libcli11-dev libboost-dev libedit-dev; }
+need_test_tools() { need libgtest-dev python3; }
 need_fetch_tools() { need python3 python3-pip ca-certificates; }
 # clang with libFuzzer, which some distributions have in a package of its own.
 need_fuzz_tools() {
   need clang
   compgen -G "$(clang -print-runtime-dir)/libclang_rt.fuzzer-*.a" >/dev/null || need "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
+}
+
+# lock FILE: waits while another script holds it. The end of this one frees it.
+lock() {
+  mkdir -p "$(dirname -- "$1")"
+  exec 9>"$1"
+  flock --nonblock 9 || { echo "Waiting for another script that holds $1" >&2 && flock 9; }
+}
+
+# pip_with_hashes WHAT PYTHON ARGUMENT...: pip over a requirements file with hashes. Only wheels, and only those whose hash the file has:
+# nothing of a package runs, or is even built, before it was compared.
+pip_with_hashes() {
+  local what=$1 python=$2 log
+  shift 2
+  log=$(mktemp)
+  if "$python" -m pip "$@" --require-hashes --only-binary :all: --quiet --disable-pip-version-check --retries 1 >"$log" 2>&1; then
+    rm -f "$log"
+    return 0
+  fi
+  if grep -qE 'Retrying|NewConnectionError|ConnectTimeout|ReadTimeout|Max retries' "$log"; then
+    echo "$what cannot be downloaded: the package index does not answer (is there a network?)" >&2
+  else
+    echo "$what cannot be downloaded:" >&2
+    grep -v '^WARNING: Retrying' "$log" >&2
+  fi
+  rm -f "$log"
+  return 1
+}
+
+# python_environment FOLDER REQUIREMENTS WHAT: an environment with these packages; made anew when the file has changed.
+python_environment() {
+  _is_made() { [ -x "$1/bin/python" ] && cmp -s "$2" "$1/requirements.txt"; }
+  _is_made "$1" "$2" && return 0
+  need python3 python3-venv ca-certificates
+  lock "$1.lock"
+  _is_made "$1" "$2" && return 0
+  echo "Installing $3 in $1" >&2
+  python3 -m venv --clear "$1" >&2
+  pip_with_hashes "$3" "$1/bin/python" install -r "$2" || return 1
+  cp "$2" "$1/requirements.txt"
 }
