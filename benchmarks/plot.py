@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the plots of docs/ and writes the table of README.md, from the dated JSON files in benchmarks/results.
+"""Draws the plots of docs/ and writes the table and the first claims of README.md, from the dated JSON files in benchmarks/results.
 
     benchmarks/plot.py            writes them
     benchmarks/plot.py --check    exits 1 if one of them is not what the JSON files give
@@ -186,7 +186,8 @@ def decode_plot():
 
 # ---- the README's table -----------------------------------------------------------------------------------------------------
 
-BEGIN, END = "<!-- speed: written by benchmarks/plot.py -->\n", "<!-- end of speed -->\n"
+TABLE = "<!-- speed: written by benchmarks/plot.py -->\n", "<!-- end of speed -->\n"
+CLAIMS = "<!-- claims: written by benchmarks/plot.py -->\n", "<!-- end of claims -->\n"
 ROWS = [("plain copy of the same data", "copy"),
         ("**rotate Q and K, write K and V**", "fused base"),
         ("SGLang's fused kernel, in place", "SGLang"),
@@ -197,13 +198,25 @@ ROWS = [("plain copy of the same data", "copy"),
         ("FlashInfer's fused kernel for that", "FlashInfer fp8")]
 
 
+def claims():
+    """What the table's rows say in words, over all numbers of tokens that were measured."""
+    def between(ours, other):
+        ratios = [b / a for a, b in zip(PROLOGUE.us(ours), PROLOGUE.us(other))]
+        return f"{min(ratios):.2f} to {max(ratios):.2f} times"
+    return [f"- **{between('copy', 'fused base')} the time of a plain copy** of the same bytes: rotate Q and K, write K and V, {TOKENS[0]} to {TOKENS[-1]} tokens, NVIDIA",
+            f"  H200. **{between('fused base', 'SGLang')} as fast** as SGLang's fused kernel for these steps.",
+            f"- With Q and the cache in fp8 **{between('fused fp8 + fp8 q', 'FlashInfer fp8')} as fast** as FlashInfer's fused kernel."]
+
+
 def readme(text):
     tokens = [1, 64, 1024, 8192]
     lines = ["| microseconds, by tokens in the call | " + " | ".join(map(str, tokens)) + " |", "| --- | " + "--- | " * len(tokens)]
     for label, name in ROWS:
         lines.append(f"| {label} | " + " | ".join(f"{us:.2f}" if us < 10 else f"{us:.1f}" if us < 100 else f"{us:.0f}" for us in PROLOGUE.us(name, tokens)) + " |")
-    begin, end = text.index(BEGIN) + len(BEGIN), text.index(END)
-    return text[:begin] + "\n".join(line.rstrip() for line in lines) + "\n" + text[end:]
+    for (begin, end), part in ((TABLE, lines), (CLAIMS, claims())):
+        first, last = text.index(begin) + len(begin), text.index(end)
+        text = text[:first] + "\n".join(line.rstrip() for line in part) + "\n" + text[last:]
+    return text
 
 
 def read(path):

@@ -1,12 +1,15 @@
 // Pages point at what is there: every relative link leads to a file and, after #, to one of its headings; every path in backticks
-// that begins with a folder of the tree exists.
+// that begins with a folder of the tree exists. And the README is short.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cctype>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <regex>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -104,6 +107,26 @@ TEST(Tree, PathsOnPagesExist) {
     }
   }
   EXPECT_GT(count, 30);
+}
+
+// The words of a page outside of its tables, its code and its comments.
+int count_words(const std::vector<std::string>& prose) {
+  int count = 0;
+  for (const std::string& line : prose) {
+    if (line.rfind("|", 0) == 0 || line.rfind("    ", 0) == 0 || line.rfind("<!--", 0) == 0) continue;
+    std::istringstream words(line);
+    count += static_cast<int>(std::distance(std::istream_iterator<std::string>(words), {}));
+  }
+  return count;
+}
+
+TEST(Tree, ReadmeIsReadInOneGo) {
+  const std::vector<std::string> lines = prose(prologue::test::source_path("README.md"));
+  EXPECT_LE(count_words(lines), 1200);
+  const auto at = [&](const char* heading) { return std::find(lines.begin(), lines.end(), heading); };
+  ASSERT_NE(at("## Requirements"), lines.end());
+  EXPECT_LT(at("## What it is not"), at("## Requirements"));
+  EXPECT_EQ(count_words({"two words", "| a table |", "    code", "<!-- a comment -->", "- three **more** words"}), 6);
 }
 
 TEST(Tree, HeadingsBecomeAnchors) {
