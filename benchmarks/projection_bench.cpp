@@ -308,6 +308,8 @@ void run_layers(bench::Bench& bench, const std::string& model, Heads heads, cons
   }
 }
 
+constexpr int64_t kPromptTokens[] = {128, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192};
+
 #ifdef PROLOGUE_HAS_CUDA
 template <class Params>
 auto every_instance_of(const Params& p) {
@@ -345,8 +347,6 @@ void run_every_instance(bench::Bench& bench, const std::string& name, const Of& 
 }
 
 // ---- prompts: the QKV GEMM alone, and the prologue behind it or in it -------------------------------------------------------
-
-constexpr int64_t kPromptTokens[] = {128, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192};
 
 QkvProblem make_prompt(const Heads& h, int64_t num_tokens, bench::Setup& setup) {
   Heads of_prompt = h;
