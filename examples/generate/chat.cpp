@@ -13,6 +13,7 @@
 
 #include <prologue/engine/base/printable.h>
 
+#include "line_editor.h"
 #include "report.h"
 
 namespace generate {
@@ -27,6 +28,7 @@ constexpr const char* kHelp =
     "/stats  show tokens, speed and context\n"
     "/exit   leave, as /bye and Ctrl-D do\n"
     "A line that ends with \\ continues on the next line. \"\"\" starts and ends a message of several lines.\n"
+    "The arrow keys move in the line and bring back earlier ones, Ctrl-R searches them; they are kept until you leave.\n"
     "Ctrl-C stops an answer. At the prompt, Ctrl-C twice leaves.\n"
     "To send a message that starts with /, put a space before it.\n";
 
@@ -106,7 +108,7 @@ class Chat {
       std::string message;
       const LineReader::Event event = read_message(message);
       if (event == LineReader::Event::end) break;
-      if (event == LineReader::Event::failed) return fail(reader_.error());
+      if (event == LineReader::Event::failed) return fail(editor_ ? editor_->error() : reader_.error());
       if (event == LineReader::Event::interrupted) {
         Interrupts::clear();
         std::cerr << "\n";
@@ -138,6 +140,7 @@ class Chat {
   }
 
   LineReader::Event read_line(const char* prompt, std::string& line) {
+    if (editor_) return editor_->read(prompt, line, Interrupts::descriptor());
     if (terminal_) std::cerr << prompt << std::flush;
     return reader_.read(line, Interrupts::descriptor());
   }
@@ -275,7 +278,8 @@ class Chat {
   const Options& options_;
   StandardOutput& out_;
   const bool terminal_ = isatty(STDIN_FILENO) != 0;
-  LineReader reader_;
+  const std::unique_ptr<LineEditor> editor_ = LineEditor::create();
+  LineReader reader_;  // without an editor
   Request request_;  // its prompt is the conversation so far
   std::vector<Turn> turns_;
   Completion last_;

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -306,7 +307,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(Rules, GenerateBadInput,
                          testing::Values(BadCase{"--model MODEL --prompt x --system y", 2, "--system needs --chat"},
-                                         BadCase{"--model MODEL --chat --json", 2, "--json needs --prompt, --prompt-file or --prompts"},
+                                         BadCase{"--model MODEL --chat --json", 2,
+                                                 "--json needs --prompt, --prompt-file or --prompts"},
                                          BadCase{"--model MODEL --prompt x --stop ''", 2, "--stop is empty"},
                                          BadCase{"--model MODEL --prompt x --seed 1 --seed 2", 2, "--seed"},
                                          BadCase{"--model MODEL --prompt x --print-graph=png", 2, "png"}));
@@ -410,7 +412,8 @@ TEST(Generate, SamplesAsTheModelRecommends) {
 TEST(Generate, PromptsOfAFileAndSeveralCompletions) {
   const std::string file = temp("prompts.jsonl");
   std::ofstream(file) << "\"hello\"\n\n{\"prompt\": \"good bye\", \"id\": 7}\n";
-  const Outcome run = generate_with_model("--prompts " + file + " --n 2 --max-tokens 4 --ignore-eos --json --logprobs 1 --temperature 20 --parallel 3");
+  const Outcome run = generate_with_model("--prompts " + file +
+                                          " --n 2 --max-tokens 4 --ignore-eos --json --logprobs 1 --temperature 20 --parallel 3");
   EXPECT_EQ(run.exit_code, 0) << run.err;
   std::istringstream lines(run.out);
   std::vector<nlohmann::json> objects;
@@ -564,7 +567,17 @@ std::string endless_chat() {
   return "--model " + path + " --chat --ignore-eos --context 200000 --max-tokens 200000 --seed 3";
 }
 
-TEST(GenerateTerminal, CtrlCStopsTheAnswerAndKeepsTheChat) {
+// A chat at a terminal of some type. "dumb" has no line editor.
+class GenerateChatTerminal : public testing::TestWithParam<const char*> {
+ protected:
+  GenerateChatTerminal() { set_terminal_type(GetParam()); }
+  static void set_terminal_type(const char* type) { setenv("TERM", type, 1); }
+};
+
+INSTANTIATE_TEST_SUITE_P(, GenerateChatTerminal, testing::Values("dumb", "xterm", "nonsense"),
+                         [](const testing::TestParamInfo<const char*>& type) { return std::string(type.param); });
+
+TEST_P(GenerateChatTerminal, CtrlCStopsTheAnswerAndKeepsTheChat) {
   Terminal terminal(command_line(endless_chat()));
   const std::string welcome = "[tiny random llama on cpu, float32. /help lists the commands, /exit or Ctrl-D leaves.]\r\n> ";
   ASSERT_TRUE(terminal.wait_for(welcome)) << terminal.bytes();
@@ -591,7 +604,7 @@ TEST(GenerateTerminal, CtrlCStopsTheAnswerAndKeepsTheChat) {
 }
 
 // Ctrl-C comes at every moment around the prompt, before the program waits for a line as well.
-TEST(GenerateTerminal, NoCtrlCAtThePromptIsMissed) {
+TEST_P(GenerateChatTerminal, NoCtrlCAtThePromptIsMissed) {
   Terminal terminal(command_line(endless_chat()));
   for (int i = 0; i < 200; ++i) {
     ASSERT_TRUE(terminal.wait_for("> ")) << terminal.bytes();
@@ -602,11 +615,80 @@ TEST(GenerateTerminal, NoCtrlCAtThePromptIsMissed) {
   }
 }
 
-TEST(GenerateTerminal, CtrlDLeavesTheChat) {
+TEST_P(GenerateChatTerminal, CtrlDLeavesTheChat) {
   Terminal terminal(command_line(endless_chat()));
   ASSERT_TRUE(terminal.wait_for("> "));
   terminal.type("\x04");
   EXPECT_EQ(terminal.wait(), 0) << terminal.bytes();
+}
+
+// A chat whose lines are edited, with nothing in its home folder.
+class GenerateLineEditor : public testing::Test {
+ protected:
+  GenerateLineEditor() {
+    std::filesystem::remove_all(home_);
+    std::filesystem::create_directories(home_);
+    setenv("TERM", "xterm", 1);
+    setenv("HOME", home_.c_str(), 1);
+    setenv("LC_ALL", "C", 1);  // text is UTF-8 all the same
+    terminal_ = std::make_unique<Terminal>(command_line(endless_chat()));
+    EXPECT_TRUE(terminal_->wait_for("> ")) << terminal_->bytes();
+  }
+  ~GenerateLineEditor() override {
+    terminal_->type("/exit\n");
+    EXPECT_EQ(terminal_->wait(), 0) << terminal_->bytes();
+    EXPECT_TRUE(std::filesystem::is_empty(home_));  // the history was in memory
+    unsetenv("LC_ALL");
+  }
+  // Types a line, and waits for what it does and for the next prompt.
+  testing::AssertionResult enter(const std::string& keys, const std::string& effect) {
+    terminal_->type(keys + "\n");
+    if (terminal_->wait_for(effect) && terminal_->wait_for("> ")) return testing::AssertionSuccess();
+    return testing::AssertionFailure() << effect << " is not in\n" << without_controls(terminal_->bytes());
+  }
+
+  const std::string home_ = temp("home");
+  std::unique_ptr<Terminal> terminal_;
+};
+
+constexpr const char* kUp = "\033[A";
+constexpr const char* kLeft = "\033[D";
+
+TEST_F(GenerateLineEditor, KeysEditTheLine) {
+  EXPECT_TRUE(
+      enter("/clexar\x7f\x7f\x7f"
+            "ar",
+            "forgotten]\r\n"));                                                      // backspace
+  EXPECT_TRUE(enter(std::string("/clar") + kLeft + kLeft + "e", "forgotten]\r\n"));  // insert in the middle
+  EXPECT_TRUE(enter("lear\x01/c\x05", "forgotten]\r\n"));                            // to the beginning, to the end
+  EXPECT_TRUE(enter("half\x15/clear", "forgotten]\r\n"));                            // away with the line
+}
+
+TEST_F(GenerateLineEditor, EarlierLinesComeBack) {
+  EXPECT_TRUE(enter("/clear", "forgotten]\r\n"));
+  EXPECT_TRUE(enter("/one", "no command '/one'"));
+  EXPECT_TRUE(enter(kUp, "no command '/one'"));
+  EXPECT_TRUE(enter(std::string(kUp) + "!", "no command '/one!'"));
+  EXPECT_TRUE(enter(std::string(kUp) + kUp + kUp, "forgotten]\r\n"));
+  EXPECT_TRUE(enter("\x12one!", "no command '/one!'"));  // Ctrl-R searches
+  terminal_->type("not sent\x03");
+  ASSERT_TRUE(terminal_->wait_for("leaves]\r\n> ")) << terminal_->bytes();
+  EXPECT_TRUE(enter(kUp, "no command '/one!'"));
+}
+
+TEST_F(GenerateLineEditor, AnyBytesAndAnyLengthArrive) {
+  EXPECT_TRUE(
+      enter("/\u00fc\u65e5\U0001f600x\x7f", "no command '/\u00fc\u65e5\U0001f600':"));  // backspace takes a whole character
+  const std::string bytes =
+                        "/\xff\xc3"
+                        "a\x16\033\tb",
+                    shown =
+                        "/\\xff\\xc3"
+                        "a\\x1b\\x09b";  // no UTF-8, Escape after Ctrl-V, tab
+  EXPECT_TRUE(enter(bytes, "no command '" + shown + "'"));
+  EXPECT_TRUE(enter("/" + std::string(20000, 'a'), "(20001 bytes)"));  // a terminal without an editor ends a line after 4095
+  terminal_->type("/one\n/two\n");                                     // two lines of one paste
+  EXPECT_TRUE(terminal_->wait_for("no command '/one'") && terminal_->wait_for("no command '/two'"));
 }
 
 // ---- The chat without a terminal: answers on stdout, everything else on stderr ----
