@@ -1,10 +1,25 @@
 #include "flags.h"
 
+#include <algorithm>
 #include <limits>
+
+#include "closest.h"
 
 namespace examples {
 
 using namespace prologue;
+
+std::string message_of(const CLI::ParseError& error, const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  for (std::string word : app.remaining()) {
+    word.resize(std::min(word.size(), word.find('=')));
+    if (word.starts_with("--")) return str_cat("there is no option ", in_quotes(word), did_you_mean(word, names));
+  }
+  return error.what();
+}
 
 CLI::Option* Flags::size(const std::string& name, int64_t& target, int64_t min, const std::string& help, int64_t max) {
   const auto parse = [this, &target, name, min, max](const std::string& text) {

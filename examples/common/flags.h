@@ -21,6 +21,9 @@ struct Range {
   bool open = false;      // min itself is not allowed
 };
 
+// What is wrong with a command line; an option that does not exist comes first, with the one that may have been meant.
+std::string message_of(const CLI::ParseError& error, const CLI::App& app);
+
 class Flags {
  public:
   explicit Flags(CLI::App& app) : app_(&app) {}

@@ -60,24 +60,6 @@ int StandardOutput::close(int exit_code) {
   return error_ == 0 ? exit_code : fail("standard output cannot be written: " + system_message(error_));
 }
 
-ProgressBar::ProgressBar(std::string label, bool enabled)
-    : label_(std::move(label)), enabled_(enabled && isatty(STDERR_FILENO) != 0) {}
-
-void ProgressBar::clear() {
-  if (shown_ >= 0) std::cerr << "\r\033[K" << std::flush;
-  shown_ = -1;
-}
-
-void ProgressBar::update(double fraction) {
-  constexpr int kWidth = 40;
-  const int filled = std::clamp(static_cast<int>(fraction * kWidth), 0, kWidth);
-  if (!enabled_ || filled == shown_) return;
-  shown_ = filled;
-  std::cerr << "\r" << label_ << " [" << std::string(static_cast<size_t>(filled), '=')
-            << std::string(static_cast<size_t>(kWidth - filled), ' ') << "] " << static_cast<int>(fraction * 100) << " %"
-            << std::flush;
-}
-
 Result<std::string> read_file(const std::string& option, const std::string& path) {
   const std::string name = option + " " + printable_path(path);
   struct Descriptor {

@@ -6,6 +6,8 @@
 
 #include <prologue/kernels/base/status.h>
 
+#include "examples/common/progress_bar.h"
+
 namespace generate {
 
 // Prints "generate: MESSAGE" on stderr, always on one line. Returns 1, the exit code of a failure.
@@ -30,20 +32,7 @@ class StandardOutput {
   int error_ = 0;
 };
 
-// A bar on a terminal's stderr; silent elsewhere.
-class ProgressBar {
- public:
-  ProgressBar(std::string label, bool enabled);
-  ~ProgressBar() { clear(); }
-  void update(double fraction);
-  // Removes the bar: the next output begins at the start of an empty line.
-  void clear();
-
- private:
-  std::string label_;
-  bool enabled_;
-  int shown_ = -1;
-};
+using examples::ProgressBar;
 
 // The largest file and the longest line that are read.
 inline constexpr size_t kMaxInputBytes = size_t{64} << 20;

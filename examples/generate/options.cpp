@@ -126,7 +126,7 @@ ParsedOptions parse_options(int argc, char** argv, StandardOutput& out) {
       out.write(text.str());
       return {};
     }
-    fail(str_cat(error.what(), " (generate --help lists the options)"));
+    fail(str_cat(message_of(error, app), " (generate --help lists the options)"));
     return {{}, 2};
   }
   std::string misuse = flags.misuse();

@@ -49,6 +49,9 @@ size_t count_choices(const ApiRequest& request) {
   return request.prompts.size() * static_cast<size_t>(request.prompts.front().num_samples);
 }
 
+// For the log.
+std::string note_of(const Usage& usage) { return str_cat(usage.prompt_tokens, " + ", usage.completion_tokens, " tokens"); }
+
 // An answer that is sent while it is generated, as server-sent events.
 class Stream {
  public:
@@ -69,6 +72,7 @@ class Stream {
         if (update->completion) events += answer_.last_chunk(update->choice, update->completion->finish_reason);
         if (!events.empty() && !write(events)) return false;
       }
+      peer_.note(note_of(generation_.usage()));
       if (generation_.gone()) return false;
       return write((request_.include_usage ? answer_.usage_chunk(generation_.usage()) : "") + "data: [DONE]\n\n");
     } catch (const ApiError& error) {  // the status has been sent: the error is the last event
@@ -163,6 +167,7 @@ HttpResponse Api::generate(bool chat, const HttpRequest& http, const Peer& peer)
   while (std::optional<Update> update = generation.next(peer)) {
     if (update->completion) choices[update->choice] = *std::move(update->completion);
   }
+  peer.note(note_of(generation.usage()));
   if (generation.gone()) throw ApiError{400, "the client has closed the connection"};  // nobody reads it
   return {.body = Answer(request, model_).whole(choices, generation.usage())};
 }

@@ -148,6 +148,7 @@ class HttpServer::Connection : public Peer, public std::enable_shared_from_this<
     pollfd state = {descriptor_, POLLRDHUP, 0};
     return failed_ || poll(&state, 1, 0) > 0;  // POLLHUP and POLLERR come without being asked for
   }
+  void note(std::string text) const override { note_ = std::move(text); }
 
  private:
   void set_deadline(Clock::duration time) {
@@ -421,6 +422,7 @@ class HttpServer::Connection : public Peer, public std::enable_shared_from_this<
       if (is_sending_ || !answered_) return;
     }
     exchange_.complete = complete_ && !failed_;
+    exchange_.note = std::exchange(note_, {});
     exchange_.duration = Clock::now() - begin_;
     server_.on_exchange_(exchange_);
     forget_request();
@@ -478,6 +480,7 @@ class HttpServer::Connection : public Peer, public std::enable_shared_from_this<
   bool keep_alive_ = false;
   bool chunked_ = false;
   bool complete_ = false;  // the handler has written all of it
+  mutable std::string note_;
   bool answered_ = false;  // the handler has ended
   std::string sending_;
   size_t num_sent_ = 0;  // of these

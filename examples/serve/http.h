@@ -31,7 +31,8 @@ struct HttpOptions {
 class Peer {
  public:
   virtual ~Peer() = default;
-  virtual bool gone() const = 0;  // the client has closed the connection: nobody reads the answer
+  virtual bool gone() const = 0;                  // the client has closed the connection: nobody reads the answer
+  virtual void note(std::string text) const = 0;  // becomes HttpExchange::note
 };
 
 struct HttpRequest {
@@ -71,6 +72,7 @@ struct HttpExchange {
   int status = 0;                                  // of the answer
   int64_t num_bytes = 0;                           // of the answer with its headers, as far as they were sent
   bool complete = false;                           // all of the answer was sent
+  std::string note = {};                           // of the handler
   std::chrono::steady_clock::duration duration{};  // since the headers of the request had arrived
 };
 

@@ -16,10 +16,12 @@
 #include <prologue/engine/engine.h>
 
 #include "examples/common/engine_options.h"
+#include "examples/common/progress_bar.h"
 
 #include "api.h"
 #include "http.h"
 #include "options.h"
+#include "request_log.h"
 
 using namespace prologue;
 using namespace serve;
@@ -71,13 +73,23 @@ int run(int argc, char** argv) {
   if (!parsed.options) return parsed.exit_code;
   const Options& options = *parsed.options;
 
-  auto loaded = Engine::load(options.engine);
+  auto loaded = [&] {
+    if (!options.quiet) std::cerr << "serve: loading " << printable_path(options.engine.model_path) << std::endl;
+    examples::ProgressBar progress("loading", !options.quiet);
+    EngineOptions engine_options = options.engine;
+    engine_options.on_load = [&](double fraction) { progress.update(fraction); };
+    return Engine::load(engine_options);
+  }();
   if (!loaded.ok()) return fail(loaded.status().message());
   Engine& engine = **loaded;
-  for (const std::string& note : examples::notes_about(engine, options.engine.context_length)) std::cerr << "serve: " << note << "\n";
+  for (const std::string& note : examples::notes_about(engine, options.engine.context_length))
+    std::cerr << "serve: " << note << "\n";
   Api api(engine, options.model_name, options.http.max_requests, std::chrono::seconds(options.timeout_seconds));
-  HttpServer http(options.http, api.routes(),
-                  [&](const HttpExchange& exchange) { api.metrics().count_response(exchange.route, exchange.status); });
+  RequestLog log;
+  HttpServer http(options.http, api.routes(), [&](const HttpExchange& exchange) {
+    api.metrics().count_response(exchange.route, exchange.status);
+    if (!options.quiet) log.write(exchange);
+  });
   const auto port = http.bind(options.host, options.port);
   if (!port.ok()) return fail(port.status().message());
   if (!EndSignals::install()) return fail("the system grants no pipe");
@@ -95,7 +107,7 @@ int run(int argc, char** argv) {
 
   const std::string host = options.host.find(':') == std::string::npos ? options.host : "[" + options.host + "]";
   std::cout << "serve: " << printable(options.model_name) << " on " << device_name(engine.device()) << ", "
-            << dtype_name(engine.dtype()) << ", at http://" << host << ":" << *port << "/" << std::endl;
+            << dtype_name(engine.dtype()) << ", at http://" << host << ":" << *port << "/ (Ctrl-C stops it)" << std::endl;
   EndSignals::wait();
 
   std::cerr << "serve: shutting down" << std::endl;

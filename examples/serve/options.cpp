@@ -63,7 +63,7 @@ ParsedOptions parse_options(int argc, char** argv) {
                        "names of this server, beside loopback ones, that a request's Host and Origin may have; * = any")
             ->type_name("NAME,...")
             ->delimiter(','),
-        model_name}) {
+        model_name, app.add_flag("--quiet", options.quiet, "do not show loading, nor a line for each request")}) {
     option->group("Server");
   }
   for (CLI::Option* option :
@@ -82,7 +82,7 @@ ParsedOptions parse_options(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return {{}, app.exit(error)};
-    fail(str_cat(error.what(), " (serve --help lists the options)"));
+    fail(str_cat(message_of(error, app), " (serve --help lists the options)"));
     return {{}, 2};
   }
   std::string misuse = flags.misuse();

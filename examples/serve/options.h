@@ -18,6 +18,7 @@ struct Options {
   int port = 8080;
   std::string model_name;  // as clients call it; by default the name of the file without .gguf
   int64_t timeout_seconds = 600;
+  bool quiet = false;  // no log of requests, nothing about loading
 };
 
 // Returns the options, or the exit code of the program: 0 after --help, 2 for wrong usage. The message has then been printed.

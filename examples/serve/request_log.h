@@ -1,0 +1,22 @@
+// A line on stderr for each request. It has no text of a client or of the model.
+#pragma once
+
+#include <string>
+
+#include "http.h"
+
+namespace serve {
+
+// "2026-11-28T06:25:00Z POST /v1/chat/completions 200 12 + 34 tokens, 532 ms\n"
+std::string log_line(const HttpExchange& exchange);
+
+// Never waits: where nobody reads stderr, lines are left out, and the next one that is written says how many. One thread.
+class RequestLog {
+ public:
+  void write(const HttpExchange& exchange);
+
+ private:
+  int num_left_out_ = 0;
+};
+
+}  // namespace serve
