@@ -3,12 +3,14 @@
 import concurrent.futures
 import contextlib
 import errno
+import fcntl
 import http.client
 import json
 import os
 import random
 import re
 import resource
+import select
 import signal
 import socket
 import subprocess
@@ -854,6 +856,73 @@ class TheEnd(unittest.TestCase):
         self.assertIn('PROLOGUE_API_KEY is empty', done.stderr)
         self.assertEqual(run('--help')[0], 0)
         self.assertEqual(server.stop()[0], 0)
+
+
+class OneConnection(ServerTest):
+    def test_bodies_of_any_length_one_after_another(self):
+        connection = http.client.HTTPConnection(self.server.host, self.server.port, timeout=20)
+        self.addCleanup(connection.close)
+        for length in (10, 200, 20, 9000, 4096, 5000, 1):
+            connection.request('POST', COMPLETIONS, json.dumps({**HELLO, 'user': 'x' * length}), {'Content-Type': 'application/json'})
+            response = connection.getresponse()
+            self.assertEqual((response.status, json.loads(response.read())['usage']['completion_tokens']), (200, 4))
+
+
+class RequestLog(unittest.TestCase):
+    """Lines on stderr, without texts."""
+
+    wait_for = ServerTest.wait_for
+    LINE = r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ '
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.model = serve_support.make_tiny_model(folder.name)
+
+    def requests(self, server):
+        secret = 'my secret text'
+        server.post(COMPLETIONS, {**HELLO, 'prompt': secret})
+        server.events(COMPLETIONS, {**HELLO, 'prompt': secret})
+        server.request('GET', '/health?' + secret.replace(' ', '+'))
+        server.request('GET', '/' + secret.replace(' ', '/'))
+        server.post(COMPLETIONS, {'prompt': secret, 'max_tokens': secret})
+
+    def test_a_line_for_each_request(self):
+        server = Server(self.model)
+        self.requests(server)
+        self.assertIn('(Ctrl-C stops it)', server.started)
+        code, _ = server.stop(signal.SIGINT)
+        self.assertEqual(code, 0)
+        text = server.stderr()
+        self.assertTrue(text.startswith('serve: loading '), text)
+        self.assertNotIn('secret', text)
+        lines = [line for line in text.splitlines() if re.match(self.LINE, line)]
+        for line, end in zip(lines, (r'POST /v1/completions 200 \d+ \+ 4 tokens, \d+ ms', r'POST /v1/completions 200 \d+ \+ 4 tokens, \d+ ms',
+                                     r'GET /health 200 \d+ ms', r'GET other 404 \d+ ms', r'POST /v1/completions 400 \d+ ms')):
+            self.assertRegex(line, '^' + self.LINE + end + '$')
+        self.assertEqual(len(lines), 5, text)
+
+    def test_quiet(self):
+        server = Server(self.model, '--quiet')
+        self.requests(server)
+        server.stop()
+        self.assertEqual(server.stderr(), 'serve: shutting down\n')
+
+    def test_nobody_reads_it(self):
+        reader, writer = os.pipe()
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+        with open(reader, 'rb', buffering=0) as read, open(writer, 'wb', buffering=0) as errors:
+            server = Server(self.model, errors=errors)
+            for _ in range(150):
+                self.assertEqual(server.request('GET', '/health')[0], 200)  # the server does not wait for the log's reader
+            self.assertTrue(read.read(65536).startswith(b'serve: loading '))
+            server.request('GET', '/health')
+            server.request('GET', '/health')
+            self.wait_for('the log', lambda: select.select([read], [], [], 0)[0])
+            self.assertRegex(read.read(65536), rb'^\(\d+ requests are not in this log\)\n')
+            server.process.kill()
+            server.process.wait()
+            server.process.stdout.close()
 
 
 if __name__ == '__main__':

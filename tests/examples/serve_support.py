@@ -36,8 +36,8 @@ def make_tiny_model(folder, context=512):
 class Server:
     """A server process. Its standard error is kept in a file, for the message of a test that fails."""
 
-    def __init__(self, model, *arguments, **process):
-        self.errors = tempfile.TemporaryFile()
+    def __init__(self, model, *arguments, errors=None, **process):
+        self.errors = errors or tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             [program('serve'), '--device', 'cpu', '--model', model, '--port', '0', *arguments],
             stdout=subprocess.PIPE, stderr=self.errors, text=True, **process)
