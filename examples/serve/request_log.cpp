@@ -25,6 +25,7 @@ std::string log_line(const HttpExchange& exchange) {
 }
 
 void RequestLog::write(const HttpExchange& exchange) {
+  if (exchange.status == 200 && (exchange.route == "/health" || exchange.route == "/metrics")) return;
   pollfd ready = {STDERR_FILENO, POLLOUT, 0};
   if (poll(&ready, 1, 0) != 1 || (ready.revents & POLLOUT) == 0) {
     ++num_left_out_;

@@ -1,4 +1,5 @@
-// A line on stderr for each request. It has no text of a client or of the model.
+// A line on stderr for each request, but for /health and /metrics as long as they answer 200: programs ask for these every few seconds.
+// It has no text of a client or of the model.
 #pragma once
 
 #include <string>

@@ -883,7 +883,8 @@ class RequestLog(unittest.TestCase):
         secret = 'my secret text'
         server.post(COMPLETIONS, {**HELLO, 'prompt': secret})
         server.events(COMPLETIONS, {**HELLO, 'prompt': secret})
-        server.request('GET', '/health?' + secret.replace(' ', '+'))
+        server.request('GET', '/health')
+        server.request('GET', '/v1/models?' + secret.replace(' ', '+'))
         server.request('GET', '/' + secret.replace(' ', '/'))
         server.post(COMPLETIONS, {'prompt': secret, 'max_tokens': secret})
 
@@ -898,7 +899,7 @@ class RequestLog(unittest.TestCase):
         self.assertNotIn('secret', text)
         lines = [line for line in text.splitlines() if re.match(self.LINE, line)]
         for line, end in zip(lines, (r'POST /v1/completions 200 \d+ \+ 4 tokens, \d+ ms', r'POST /v1/completions 200 \d+ \+ 4 tokens, \d+ ms',
-                                     r'GET /health 200 \d+ ms', r'GET other 404 \d+ ms', r'POST /v1/completions 400 \d+ ms')):
+                                     r'GET /v1/models 200 \d+ ms', r'GET other 404 \d+ ms', r'POST /v1/completions 400 \d+ ms')):
             self.assertRegex(line, '^' + self.LINE + end + '$')
         self.assertEqual(len(lines), 5, text)
 
@@ -914,10 +915,10 @@ class RequestLog(unittest.TestCase):
         with open(reader, 'rb', buffering=0) as read, open(writer, 'wb', buffering=0) as errors:
             server = Server(self.model, errors=errors)
             for _ in range(150):
-                self.assertEqual(server.request('GET', '/health')[0], 200)  # the server does not wait for the log's reader
+                self.assertEqual(server.request('GET', '/v1/models')[0], 200)  # the server does not wait for the log's reader
             self.assertTrue(read.read(65536).startswith(b'serve: loading '))
-            server.request('GET', '/health')
-            server.request('GET', '/health')
+            server.request('GET', '/v1/models')
+            server.request('GET', '/v1/models')
             self.wait_for('the log', lambda: select.select([read], [], [], 0)[0])
             self.assertRegex(read.read(65536), rb'^\(\d+ requests are not in this log\)\n')
             server.process.kill()

@@ -194,6 +194,49 @@ class Page(ServerTest):
         self.assertEqual(self.browser.run('messages.length'), 0)
 
 
+    def test_it_survives_a_reload(self):
+        self.set('max-tokens', '20')
+        self.set('system', 'be kind')
+        self.set('key', 'not stored')
+        self.browser.run("messages.push({role: 'user', content: 'hello'}, {role: 'assistant', content: '<b>hi</b>'}); store()")
+        self.assertNotIn('not stored', self.browser.run('JSON.stringify(localStorage)'))
+        self.reload()
+        self.assertEqual(self.texts('user') + self.texts('assistant'), ['hello', '<b>hi</b>'])
+        self.assertEqual(self.browser.run("[messages.length, element('system').value, element('max-tokens').value]"), [2, 'be kind', '20'])
+        for bad in ('[', '{"messages": [{"role": "system", "content": "x"}, {"role": "user", "content": 1}, null]}', '[]', 'null'):
+            self.browser.run(f"localStorage.setItem(kStored, {json.dumps(bad)})")
+            self.reload()
+            self.assertEqual(self.browser.run('messages.length'), 0)
+        self.browser.run("messages.push({role: 'user', content: 'hello'}); store(); element('clear').click()")
+        self.reload()
+        self.assertEqual(self.texts('user'), [])
+
+    def reload(self):
+        self.browser.run('window.before = true')
+        self.browser.call('Page.reload')
+        self.wait_for_page("!window.before && document.title.startsWith('tiny')")
+
+    def test_fenced_code_is_code(self):
+        self.browser.run("show('message assistant', 'so:\\n```html\\n<b>x</b>\\n  y\\n```\\nand ```inline``` that')")
+        self.assertEqual(self.browser.run("[...document.querySelectorAll('pre')].map(each => each.textContent)"), ['<b>x</b>\n  y'])
+        self.assertEqual(self.texts('assistant'), ['so:<b>x</b>\n  yand ```inline``` that'])
+        self.assertEqual(self.browser.run("document.querySelectorAll('main b').length"), 0)
+        self.browser.run("show('message assistant', '```\\nnot ended')")
+        self.assertEqual(self.browser.run("[...document.querySelectorAll('pre')].pop().textContent"), 'not ended')
+
+    def test_it_fits_a_telephone(self):
+        self.browser.call('Emulation.setDeviceMetricsOverride', width=360, height=640, deviceScaleFactor=1, mobile=True)
+        self.browser.run("document.querySelector('details').open = true")
+        self.browser.run("show('message assistant', 'word '.repeat(50) + 'x'.repeat(200) + '\\n```\\n' + 'y'.repeat(200) + '\\n```')")
+        self.browser.run("show('message user', 'x'.repeat(200))")
+        self.assertEqual(self.browser.run('document.documentElement.scrollWidth'), 360)
+        self.assertEqual(self.browser.run("element('messages').scrollWidth - element('messages').clientWidth"), 0)
+        outside = '[...document.querySelectorAll("button, input, textarea, .message")].filter(e => e.offsetParent && ' \
+                  '(e.getBoundingClientRect().right > 360 || e.getBoundingClientRect().left < 0)).length'
+        self.assertEqual(self.browser.run(outside), 0)
+        self.assertGreater(self.browser.run("element('messages').clientHeight"), 100)
+
+
 class PageWithAKey(ServerTest):
     arguments = ('--api-key', 'secret')
 
@@ -211,6 +254,23 @@ class PageWithAKey(ServerTest):
                 self.assertLess(time.monotonic(), end, shown)
                 time.sleep(0.02)
         self.assertIn('API key', browser.run("document.querySelector('.error').textContent"))
+
+
+class PageWithoutAServer(ServerTest):
+    def test_it_says_so(self):
+        browser = Browser()
+        self.addCleanup(browser.close)
+        server = serve_support.Server(serve_support.make_tiny_model(self.folder.name))
+        browser.call('Page.navigate', url=server.url + '/')
+        self.wait_for('the page', lambda: browser.run("document.title.startsWith('tiny') && element('gone').hidden"))
+        server.stop()
+        browser.run("element('input').value = 'hi'; element('send').click()")
+        self.wait_for('the note', lambda: browser.run("!running && !element('gone').hidden"))
+        self.assertIn('server does not answer', browser.run("element('gone').innerText"))
+        self.assertEqual(browser.run("document.querySelectorAll('.error').length"), 1)
+        again = serve_support.Server(serve_support.make_tiny_model(self.folder.name), port=server.port)
+        self.wait_for('its return', lambda: browser.run("element('gone').hidden"))
+        again.stop()
 
 
 if __name__ == '__main__':

@@ -36,10 +36,10 @@ def make_tiny_model(folder, context=512):
 class Server:
     """A server process. Its standard error is kept in a file, for the message of a test that fails."""
 
-    def __init__(self, model, *arguments, errors=None, **process):
+    def __init__(self, model, *arguments, errors=None, port=0, **process):
         self.errors = errors or tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            [program('serve'), '--device', 'cpu', '--model', model, '--port', '0', *arguments],
+            [program('serve'), '--device', 'cpu', '--model', model, '--port', str(port), *arguments],
             stdout=subprocess.PIPE, stderr=self.errors, text=True, **process)
         self.started = self.process.stdout.readline()  # the model and the address
         address = re.search(r'http://(.*):(\d+)/', self.started)
