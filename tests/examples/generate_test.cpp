@@ -429,6 +429,20 @@ TEST(Generate, PromptsOfAFileAndSeveralCompletions) {
   EXPECT_TRUE(contains(bad.err, "line 2 must be a JSON string, or an object with a string \"prompt\""));
 }
 
+TEST(Generate, AnOptionThatDoesNotExistNamesTheOneThatWasMeant) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"--modle x --prompt y", "there is no option '--modle' (did you mean '--model'?)"},  // before "--model is required"
+      {"--model x --prompt y --max-token=4", "there is no option '--max-token' (did you mean '--max-tokens'?)"},
+      {"--model x --prompt y --frequency-penalti 1",
+       "there is no option '--frequency-penalti' (did you mean '--frequency-penalty'?)"},
+      {"--model x --prompt y --zzzzzz", "there is no option '--zzzzzz' (generate --help"}};
+  for (const auto& [arguments, message] : cases) {
+    const Outcome run = generate(arguments);
+    EXPECT_EQ(run.exit_code, 2);
+    EXPECT_TRUE(contains(run.err, message));
+  }
+}
+
 TEST(Generate, PipesAreReadLikeFiles) {
   const std::string pipe = temp("pipe");
   std::filesystem::remove(pipe);
