@@ -59,6 +59,7 @@ std::string upper(char32_t character) {
 }
 
 std::string lower(char32_t character) {
+  if (character == 0x130) return "i\u0307";
   return utf8(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(character))));
 }
 

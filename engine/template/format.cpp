@@ -304,7 +304,6 @@ void write_formatted(Renderer& renderer, Builder& out, const Value& value, const
   const std::string_view of_integer = "dnxXob", of_real = "eEfFgGn%";
   if (is_number && value.get_if<double>() == nullptr && (field.type == '\0' || of_integer.find(field.type) != std::string_view::npos)) {
     if (field.precision >= 0) fail("a precision is not allowed in an integer format");
-    if (field.type == '\0' && value.get_if<bool>() != nullptr) return write_string(out, field, renderer.text_of(value));
     if (field.type == 'n') field.type = 'd';
     return write_integer(out, field, to_integer(value, "a number"));
   }

@@ -146,7 +146,7 @@ class JsonWriter {
       case '\f': return "\\f";
       default: break;
     }
-    if (c < 0x20 || (ascii_ && c >= 0x7f && c < 0x10000)) return ascii_ && c == 0x7f ? std::string() : hex(c);
+    if (c < 0x20 || (ascii_ && c >= 0x7f && c < 0x10000)) return hex(c);
     if (ascii_ && c >= 0x10000) return hex(0xd800 + ((c - 0x10000) >> 10)) + hex(0xdc00 + ((c - 0x10000) & 0x3ff));
     return {};
   }

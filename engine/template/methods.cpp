@@ -307,7 +307,7 @@ class TextMethod {
     std::vector<Text> parts;
     for (size_t begin = skip(0, true); begin < text_.size(); --most) {
       renderer_.step();
-      const size_t end = most == 0 ? skip_backwards(text_.size(), true) : skip(begin, false);
+      const size_t end = most == 0 ? text_.size() : skip(begin, false);
       parts.push_back(text_.part(begin, end));
       begin = skip(end, true);
     }
@@ -318,7 +318,7 @@ class TextMethod {
     std::vector<Text> parts;
     for (size_t end = skip_backwards(text_.size(), true); end > 0; --most) {
       renderer_.step();
-      const size_t begin = most == 0 ? skip(0, true) : skip_backwards(end, false);
+      const size_t begin = most == 0 ? 0 : skip_backwards(end, false);
       parts.push_back(text_.part(begin, end));
       end = skip_backwards(begin, true);
     }
@@ -363,7 +363,6 @@ class TextMethod {
 
   Value run_join() const {
     const Parameters parameters(name_, arguments_, {"iterable"}, 1);
-    check_defined(parameters.value(0));
     Builder result(renderer_);
     bool is_first = true;
     for (const Value& item : renderer_.items_of(parameters.value(0))) {
@@ -575,6 +574,7 @@ Value call_sequence_method(Renderer& renderer, const Value& self, std::string_vi
 Value call_dict_method(Renderer& renderer, const Value& self, std::string_view name, const Arguments& arguments) {
   const Dict& dict = *self.dict();
   if (name == "get") {
+    if (!arguments.named.empty()) fail("get takes no named arguments");
     const Parameters parameters(name, arguments, {"key", "default"}, 1);
     if (const Value* found = dict.find(parameters.value(0))) return *found;
     return parameters.find(1) == nullptr ? Value{None{}} : parameters.value(1);

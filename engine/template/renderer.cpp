@@ -24,8 +24,8 @@ constexpr int64_t kMaxRange = 100000;      // as in jinja2's sandbox
 constexpr size_t kMaxSourceBytes = size_t{4} << 20;
 constexpr size_t kValueBytes = 160;  // that a value takes besides its text, about
 
-template <class T>
-T checked(bool overflows, T value) {
+// `value` is read after the operation that may overflow has written it.
+int64_t checked(bool overflows, const int64_t& value) {
   if (overflows) fail_as(StatusCode::unsupported, "an integer does not fit in 64 bits");
   return value;
 }
@@ -165,10 +165,10 @@ Parameters::Parameters(std::string_view function, const Arguments& arguments, st
 }
 
 int64_t Parameters::integer(size_t i, int64_t fallback) const {
-  return values_[i] == nullptr ? fallback : to_integer(*values_[i], str_cat(*(names_.begin() + i), " of ", function_));
+  return values_[i] == nullptr ? fallback : to_integer(*values_[i], str_cat(names_[i], " of ", function_));
 }
 
-const Text& Parameters::text(size_t i) const { return to_text(*values_[i], str_cat(*(names_.begin() + i), " of ", function_)); }
+const Text& Parameters::text(size_t i) const { return to_text(*values_[i], str_cat(names_[i], " of ", function_)); }
 
 void check_defined(const Value& value) {
   if (const Undefined* undefined = value.get_if<Undefined>()) fail(*undefined->why);
@@ -444,17 +444,17 @@ Renderer::Flow Renderer::run_loop(const std::shared_ptr<Loop>& loop) {
   const Statement& statement = *loop->statement;
   const std::shared_ptr<Scope> outside = scope_;
   Flow flow = Flow::normal;
-  bool any = false;
+  bool any = false;  // iteration that ran to its end: a body that was left does not keep jinja2 from the else
   while (flow != Flow::break_) {
     std::optional<Value> item = loop->next ? std::exchange(loop->next, std::nullopt) : next_item(*loop);
     if (!item) break;
-    any = true;
     ++loop->index0;
     loop->previous = std::exchange(loop->current, *item);
     scope_ = std::make_shared<Scope>(Scope{loop->scope, {}});
     scope_->set("loop", {loop});
     assign(statement.targets[0], std::move(*item), *scope_);
     flow = run_body(statement.body);
+    any = any || flow == Flow::normal;
   }
   scope_ = outside;
   loop->scope.reset();  // a name outside may still hold the loop: nothing may point round in a circle
@@ -828,7 +828,7 @@ Value Renderer::slice(const Value& object, const Value& begin, const Value& end,
   const bool has_order = text != nullptr || (sequence != nullptr && (sequence->type == Sequence::Type::list ||
                                                                      sequence->type == Sequence::Type::tuple ||
                                                                      sequence->type == Sequence::Type::range));
-  if (!has_order) return missing(object, {None{}});
+  if (!has_order) fail("a value of the type '", type_name(object), "' has no slices");
   const int64_t length = static_cast<int64_t>(text != nullptr ? text->num_characters() : sequence->items.size());
   const int64_t by = step.is_none() ? 1 : to_integer(step, "the step of a slice");
   if (by == 0) fail("the step of a slice is 0");

@@ -176,7 +176,7 @@ class Parameters {
 
  private:
   std::string_view function_;
-  std::initializer_list<const char*> names_;
+  std::vector<const char*> names_;
   std::vector<const Value*> values_;
 };
 
