@@ -225,6 +225,25 @@ class KnownTexts {
   std::unordered_map<std::string_view, int32_t> ids_;
 };
 
+// The chat templates, and the special tokens that they know by name.
+Status read_chat_templates(const GgufFile& file, TokenizerData& data) {
+  PROLOGUE_ASSIGN_OR_RETURN(data.chat_template, file.get_or<std::string>("tokenizer.chat_template", {}));
+  PROLOGUE_ASSIGN_OR_RETURN(const auto names, file.get_or<std::vector<std::string>>("tokenizer.chat_templates", {}));
+  for (const std::string& name : names) {
+    PROLOGUE_ASSIGN_OR_RETURN(std::string source, file.get_or<std::string>(str_cat("tokenizer.chat_template.", name), {}));
+    if (!source.empty()) data.named_chat_templates.push_back({name, std::move(source)});
+  }
+  constexpr std::pair<const char*, const char*> kNames[] = {{"unk_token", "tokenizer.ggml.unknown_token_id"},
+                                                            {"pad_token", "tokenizer.ggml.padding_token_id"},
+                                                            {"sep_token", "tokenizer.ggml.seperator_token_id"},
+                                                            {"mask_token", "tokenizer.ggml.mask_token_id"}};
+  for (const auto& [name, key] : kNames) {
+    PROLOGUE_ASSIGN_OR_RETURN(const int32_t id, file.get_or<int32_t>(key, -1));
+    if (id >= 0 && static_cast<size_t>(id) < data.tokens.size()) data.named_tokens.emplace_back(name, data.tokens[static_cast<size_t>(id)]);
+  }
+  return ok_status();
+}
+
 Result<TokenizerData> read_keys(const GgufFile& file) {
   TokenizerData data;
   PROLOGUE_ASSIGN_OR_RETURN(const auto model, file.get<std::string>("tokenizer.ggml.model"));
@@ -247,7 +266,7 @@ Result<TokenizerData> read_keys(const GgufFile& file) {
   for (size_t id = 0; id < std::min(data.tokens.size(), data.token_types.size()); ++id) {
     if (data.tokens[id].empty()) data.token_types[id] = static_cast<int32_t>(TokenType::unused);
   }
-  PROLOGUE_ASSIGN_OR_RETURN(data.chat_template, file.get_or<std::string>("tokenizer.chat_template", {}));
+  PROLOGUE_RETURN_IF_ERROR(read_chat_templates(file, data));
   for (const char* key : {"tokenizer.ggml.add_eos_token", "tokenizer.ggml.add_sep_token"}) {
     PROLOGUE_ASSIGN_OR_RETURN(const bool appends, file.get_or<bool>(key, false));
     if (appends) return unsupported(file.path(), ": key ", key, " is true, but appending a token to every text is not supported");

@@ -486,8 +486,9 @@ class OtherFiles {
     PROLOGUE_RETURN_IF_ERROR(read_token(config, map, "eos_token", "add_eos_token", data_.eos_id, data_.add_eos));
     const Part ends = part(generation_json, "generation_config.json").at("eos_token_id");
     PROLOGUE_RETURN_IF_ERROR(ends.is_null() ? read_end_ids_of_model() : read_end_ids(ends));
-    PROLOGUE_ASSIGN_OR_RETURN(data_.chat_template, read_optional_text(directory_ + "/chat_template.jinja"));
-    return data_.chat_template.empty() ? read_chat_template(config.at("chat_template")) : ok_status();
+    read_named_tokens(config, map);
+    PROLOGUE_RETURN_IF_ERROR(read_chat_template(config.at("chat_template")));
+    return read_template_files();
   }
 
  private:
@@ -536,9 +537,50 @@ class OtherFiles {
     for (size_t i = 0; i < list->size(); ++i) {
       PROLOGUE_ASSIGN_OR_RETURN(const std::string name, chat_template.at(i).at("name").text());
       PROLOGUE_ASSIGN_OR_RETURN(std::string text, chat_template.at(i).at("template").text());
-      if (name == "default") data_.chat_template = std::move(text);
+      if (name == "default") {
+        data_.chat_template = std::move(text);
+      } else {
+        data_.named_chat_templates.push_back({name, std::move(text)});
+      }
     }
     return ok_status();
+  }
+
+  // Templates in files of their own go before those of the configuration.
+  Status read_template_files() {
+    PROLOGUE_ASSIGN_OR_RETURN(std::string text, read_optional_text(directory_ + "/chat_template.jinja"));
+    if (!text.empty()) data_.chat_template = std::move(text);
+    std::error_code error;
+    std::filesystem::directory_iterator files(directory_ + "/additional_chat_templates", error);
+    std::vector<std::filesystem::path> paths;
+    for (; !error && files != std::filesystem::directory_iterator(); files.increment(error)) {
+      if (files->path().extension() == ".jinja") paths.push_back(files->path());
+    }
+    std::sort(paths.begin(), paths.end());
+    for (const std::filesystem::path& path : paths) {
+      PROLOGUE_ASSIGN_OR_RETURN(text, read_optional_text(path.string()));
+      const std::string name = path.stem().string();
+      auto& all = data_.named_chat_templates;
+      std::erase_if(all, [&](const NamedChatTemplate& named) { return named.name == name; });
+      all.push_back({name, std::move(text)});
+    }
+    return ok_status();
+  }
+
+  // The special tokens that a chat template knows by name, besides BOS and EOS.
+  void read_named_tokens(const Part& config, const Part& map) {
+    const auto* members = config.json->get_if<Json::Object>();
+    std::vector<std::string> names = {"unk_token", "pad_token", "sep_token", "cls_token", "mask_token"};
+    for (size_t i = 0; members != nullptr && i < members->size(); ++i) {
+      const std::string& name = (*members)[i].name;
+      const bool is_token = name.size() > 6 && name.compare(name.size() - 6, 6, "_token") == 0 && name != "bos_token" && name != "eos_token";
+      if (is_token && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    }
+    for (const std::string& name : names) {
+      const Part named = config.at(name.c_str()).is_null() ? map.at(name.c_str()) : config.at(name.c_str());
+      const auto text = read_token_text(named);
+      if (text.ok() && !text->empty()) data_.named_tokens.emplace_back(name, *text);
+    }
   }
 
   const std::string& directory_;

@@ -1,14 +1,16 @@
-// Encodes conversations in the format that a chat model was trained on. Only the format's own markers become control tokens. The
-// content of a message is always plain text, even if it contains the text of a marker.
+// Encodes conversations with the chat template of a model. The template is run (engine/template). Only its own text becomes control
+// tokens: what comes from messages is always plain text, even if it contains the text of a marker.
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <ctime>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include <prologue/engine/template/template.h>
 #include <prologue/engine/tokenizer/tokenizer.h>
 #include <prologue/kernels/base/status.h>
 
@@ -17,80 +19,57 @@ namespace prologue {
 struct ChatMessage {
   std::string role;  // "system", "user", "assistant", or another role of the model
   std::string content;
+  std::string more = {};  // a JSON object of further members that the template may read: "tool_calls", "reasoning_content"
 };
 
-// The chat format of a model, recognised from the template in its files. The template itself is not executed. \n is a newline, and
-// content in (brackets) is stripped of white space at both ends:
-//   ChatML   <|im_start|>ROLE \n CONTENT <|im_end|> \n
-//   Llama 3  <|start_header_id|>ROLE<|end_header_id|> \n\n (CONTENT) <|eot_id|>
-//   Llama 2  BOS [INST] (CONTENT) [/INST] (CONTENT) EOS; the system message is in the first user message, between <<SYS>> and <</SYS>>
-//   Mistral  BOS [INST] CONTENT [/INST] CONTENT EOS; which spaces are between them, and whether the brackets are control tokens, is taken
-//            from the template and the vocabulary; the system message is before the first user message, or in [SYSTEM_PROMPT]
-//   Gemma    <start_of_turn>ROLE \n (CONTENT) <end_of_turn> \n, with the role model for assistant; the system message is before the first
-//            user message
-//   Phi-3    <|ROLE|> \n CONTENT <|end|> \n; Phi-4-mini is the same without newlines
-//   Phi-4    <|im_start|>ROLE<|im_sep|>CONTENT<|im_end|>
-//   Zephyr   <|ROLE|> \n CONTENT EOS \n; the roles are plain text unless the vocabulary has them as control tokens
-//   Harmony  <|start|>ROLE<|message|>CONTENT<|end|> (GPT-OSS); an answer is in <|channel|>final and ends at <|return|>
-// Two more things are taken from the template. If it contains bos_token, the BOS token comes first. If it contains a default ChatML
-// system message, a conversation without a system message at its beginning gets that one. Everything else that a template may do
-// (tools, thinking, dates) is not supported.
+struct ChatOptions {
+  bool add_generation_prompt = true;    // the header of the assistant's answer follows
+  bool continue_final_message = false;  // the last message is not ended: the answer continues it. Excludes add_generation_prompt
+  std::string variables = {};           // a JSON object of further variables of the template: "enable_thinking". They go before those of the choice
+};
+
+// Which template a ChatFormat runs. By default the model's own; of several, "default".
+struct ChatTemplateChoice {
+  std::string name = {};          // of several that the model has
+  std::string source = {};           // a template in their place
+  std::string variables = {};        // a JSON object of further variables, for all conversations
+  std::optional<std::tm> date = {};  // what the template takes for today; none: the local time of each call
+};
+
+// Immutable: any number of threads may use one format.
 class ChatFormat {
  public:
-  // The tokenizer must outlive the format. not_found: the model has no chat template. unsupported: the template is no known
-  // format. data_loss: the vocabulary lacks one of the format's markers as a control token.
-  static Result<ChatFormat> detect(const Tokenizer& tokenizer);
+  // The tokenizer must outlive the format. not_found: the model has no chat template, or none of this name. data_loss: it is no
+  // template, or nothing ends an answer. unsupported: it uses what engine/template does not have. The messages have the line.
+  static Result<ChatFormat> create(const Tokenizer& tokenizer, const ChatTemplateChoice& choice = {});
 
-  const char* name() const;  // "ChatML", "Llama 3"
-  // The marker that ends an answer. It also ends where Tokenizer::is_end_of_generation is true.
-  int32_t end_of_turn() const { return end_of_turn_; }
-  // Empty: the format adds no system message.
-  const std::string& default_system_message() const { return default_system_message_; }
+  // The marker that the template writes after an answer, if it is not a token that ends every generation anyway
+  // (Tokenizer::is_end_of_generation). At most one.
+  const std::vector<int32_t>& stop_tokens() const { return stop_tokens_; }
 
-  // The whole conversation; with add_generation_prompt, followed by the header of the assistant's answer. invalid_argument: there is
-  // no message, one has no role, or the format has no place for its role: Llama 2, Mistral and Gemma have a system message only at the
-  // beginning, with a user message after it, and they, Phi and Zephyr have no roles but system, user and assistant.
-  Result<std::vector<int32_t>> encode_chat(std::span<const ChatMessage> messages, bool add_generation_prompt) const;
+  // The whole conversation. invalid_argument: there is no message, one has no role, the options exclude each other, or the template
+  // refuses the conversation: the message has its line, and why. resource_exhausted: a limit of jinja::Limits.
+  Result<std::vector<int32_t>> encode_chat(std::span<const ChatMessage> messages, const ChatOptions& options = {}) const;
 
-  // `message` as the next turn of a conversation. The result follows the tokens of the assistant's last answer (without its end
-  // marker): the end marker, the message, and the header of the next answer.
-  Result<std::vector<int32_t>> encode_next_turn(const ChatMessage& message) const;
+  // The text that encode_chat encodes, with what came from the messages marked.
+  Result<jinja::Text> render(std::span<const ChatMessage> messages, const ChatOptions& options = {}) const;
 
  private:
-  enum class Style { chatml, llama3, llama2, mistral, gemma, phi3, phi4, zephyr, harmony };
-  struct StyleRow;
-  class Parts;
-
-  ChatFormat(const Tokenizer& tokenizer, const StyleRow& row) : tokenizer_(&tokenizer), row_(&row) {}
-  static Result<ChatFormat> detect_from(const Tokenizer& tokenizer);
-  Status find_markers();
-  void read_template(std::string_view chat_template);
-  void read_mistral_template(std::string_view chat_template);
-  std::string written_content(const ChatMessage& message) const;
-  Result<std::vector<ChatMessage>> written_messages(std::span<const ChatMessage> messages) const;
-  Status check_role(const std::string& role) const;
-  void append_header(std::string_view role, Parts& parts) const;
-  void append_end(std::string_view role, Parts& parts) const;
-  void append_message(const ChatMessage& written, Parts& parts) const;
-  void append_generation_prompt(Parts& parts) const;
-  Result<std::vector<int32_t>> encode_messages(std::span<const ChatMessage> messages, bool add_generation_prompt) const;
+  ChatFormat(const Tokenizer& tokenizer, jinja::Template made) : tokenizer_(&tokenizer), template_(std::move(made)) {}
+  static Result<ChatFormat> create_from(const Tokenizer& tokenizer, const ChatTemplateChoice& choice);
+  Result<jinja::Text> render_checked(std::span<const ChatMessage> messages, const ChatOptions& options) const;
+  Result<jinja::Value> message_value(const ChatMessage& message, std::string_view end) const;
+  Result<jinja::Text> render_values(std::vector<jinja::Value> messages, const ChatOptions& options) const;
+  Status learn();
+  void find_stop_token();
 
   const Tokenizer* tokenizer_;
-  const StyleRow* row_;
-  std::array<int32_t, 5> markers_{};  // those of the row
-  int32_t end_of_turn_ = -1;
-  bool starts_with_bos_ = false;
-  std::string default_system_message_;
-
-  // What the style leaves open, from the template.
-  std::string after_role_;        // Phi-3
-  bool bos_before_user_ = false;  // Llama 2 and Mistral, from here on
-  bool strips_answer_ = false;
-  bool has_system_prompt_ = false;
-  std::string before_open_, after_open_;  // the white space round [INST]
-  std::string before_close_;              // before [/INST]
-  std::string before_answer_, after_answer_;
-  std::string after_end_;  // after EOS
+  jinja::Template template_;
+  jinja::Variables variables_;  // that all conversations have
+  std::optional<std::tm> date_;
+  std::vector<int32_t> stop_tokens_;
+  bool knows_developer_ = false;  // the template has a place for this role
+  bool needs_parts_ = false;      // the template takes the content only as a list of parts
 };
 
 }  // namespace prologue

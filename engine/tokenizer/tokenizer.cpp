@@ -93,6 +93,11 @@ Result<Tokenizer> Tokenizer::create_checked(TokenizerData data) {
   tokenizer.begin_ids_ = std::move(data.begin_ids);
   if (tokenizer.begin_ids_.empty() && data.bos_id >= 0) tokenizer.begin_ids_ = {data.bos_id};
   tokenizer.chat_template_ = std::move(data.chat_template);
+  tokenizer.named_chat_templates_ = std::move(data.named_chat_templates);
+  for (const auto& [name, id] : {std::pair{"bos_token", data.bos_id}, {"eos_token", data.eos_id}}) {
+    if (id >= 0) tokenizer.named_tokens_.emplace_back(name, tokenizer.token_text(id));
+  }
+  for (auto& named : data.named_tokens) tokenizer.named_tokens_.push_back(std::move(named));
   data.end_ids.push_back(data.eos_id);
   data.end_ids.push_back(data.eot_id);
   for (const int32_t id : data.end_ids) {
@@ -109,7 +114,7 @@ Status Tokenizer::index_special_tokens(const std::vector<AddedToken>& added_toke
     }
     added_tokens_[token.id] = token;
   }
-  std::vector<SpecialToken> plain, normalized;
+  std::vector<SpecialToken> all, plain, normalized;
   std::vector<std::string> normalized_texts;  // the views of SpecialToken point into these
   normalized_texts.reserve(added_tokens_.size());
   std::unordered_set<std::string_view> normalized_seen;
@@ -120,6 +125,7 @@ Status Tokenizer::index_special_tokens(const std::vector<AddedToken>& added_toke
     const AddedToken token = found == added_tokens_.end() ? AddedToken{} : found->second;
     SpecialToken special = {token_text(id),   id, type(id) == TokenType::user_defined, token.strip_left, token.strip_right,
                             token.single_word};
+    all.push_back(special);
     if (!token.normalized) {
       plain.push_back(special);
       continue;
@@ -131,6 +137,7 @@ Status Tokenizer::index_special_tokens(const std::vector<AddedToken>& added_toke
     // A token without a text cannot be found. Of tokens with the same normalized text, the first counts.
     if (!special.text.empty() && normalized_seen.insert(special.text).second) normalized.push_back(special);
   }
+  PROLOGUE_ASSIGN_OR_RETURN(all_special_tokens_, SpecialTokens::create(all));
   PROLOGUE_ASSIGN_OR_RETURN(special_tokens_, SpecialTokens::create(plain));
   PROLOGUE_ASSIGN_OR_RETURN(normalized_special_tokens_, SpecialTokens::create(normalized));
   return ok_status();
@@ -219,6 +226,24 @@ Result<std::vector<int32_t>> Tokenizer::encode_parts(std::span<const TextPart> p
     }
     return ids;
   });
+}
+
+void Tokenizer::append_parts(std::string_view text, bool parse_special, std::vector<TextPart>& parts) const {
+  std::vector<SpecialTokens::Match> special_tokens;
+  if (parse_special) all_special_tokens_.find(text, true, special_tokens);
+  const auto append_plain_text = [&](std::string_view plain) {
+    if (plain.empty()) return;
+    if (parts.empty() || parts.back().marker >= 0) parts.emplace_back();
+    parts.back().text += plain;
+  };
+  size_t begin = 0;
+  for (const SpecialTokens::Match& special : special_tokens) {
+    if (type(special.id) == TokenType::user_defined) continue;  // found in every text, so in plain text, too
+    append_plain_text(text.substr(begin, special.begin - begin));
+    parts.push_back({special.id, {}});
+    begin = special.begin + special.size;
+  }
+  append_plain_text(text.substr(begin));
 }
 
 Status Tokenizer::append_text(std::string_view text, TextStart start, bool parse_special, Workspace& workspace,

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -56,6 +57,9 @@ class Tokenizer {
   // Errors: of encode(); invalid_argument: a marker is no token.
   Result<std::vector<int32_t>> encode_parts(std::span<const TextPart> parts, TextStart start) const;
 
+  // Appends a valid UTF-8 text to the parts: as plain text, or with parse_special with the texts of control tokens as markers.
+  void append_parts(std::string_view text, bool parse_special, std::vector<TextPart>& parts) const;
+
   // The text of the tokens, always valid UTF-8: the same as StreamDecoder over all of them, from the beginning of a text.
   std::string decode(std::span<const int32_t> ids) const;
 
@@ -80,7 +84,10 @@ class Tokenizer {
   int32_t eot_id() const { return eot_id_; }
   bool add_bos() const { return add_bos_; }  // whether the model requires BOS at the beginning of a text, and EOS at its end
   bool add_eos() const { return add_eos_; }
-  const std::string& chat_template() const { return chat_template_; }
+  const std::string& chat_template() const { return chat_template_; }  // the default one
+  std::span<const NamedChatTemplate> named_chat_templates() const { return named_chat_templates_; }
+  // The texts of special tokens under the names that templates know: bos_token, eos_token, ...
+  std::span<const std::pair<std::string, std::string>> named_tokens() const { return named_tokens_; }
 
  private:
   struct Workspace;
@@ -111,6 +118,7 @@ class Tokenizer {
   std::unordered_map<int32_t, AddedToken> added_tokens_;
   SpecialTokens special_tokens_;             // looked for in the text as it is
   SpecialTokens normalized_special_tokens_;  // looked for after the normalizer
+  SpecialTokens all_special_tokens_;         // the texts of both, as a chat template writes them
   std::vector<std::string> printed_;         // by id
   bool strip_first_space_ = false;
   int32_t bos_id_ = -1;
@@ -121,6 +129,8 @@ class Tokenizer {
   bool add_bos_ = false;
   bool add_eos_ = false;
   std::string chat_template_;
+  std::vector<NamedChatTemplate> named_chat_templates_;
+  std::vector<std::pair<std::string, std::string>> named_tokens_;
 };
 
 // Converts the tokens of one sequence to text, token by token, and returns only whole characters. The pieces concatenated are valid

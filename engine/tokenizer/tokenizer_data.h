@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -99,6 +100,12 @@ struct TokenMerge {
   std::string right;
 };
 
+// One of several chat templates of a model, besides the default one.
+struct NamedChatTemplate {
+  std::string name;
+  std::string source;
+};
+
 struct TokenizerData {
   std::vector<std::string> tokens;   // by id
   std::vector<int32_t> token_types;  // values of TokenType; empty: all normal
@@ -127,6 +134,8 @@ struct TokenizerData {
   std::vector<int32_t> begin_ids;  // or these tokens instead, if there are any ([gMASK]<sop>)
   bool add_eos = false;            // and EOS at its end
   std::string chat_template;
+  std::vector<NamedChatTemplate> named_chat_templates;
+  std::vector<std::pair<std::string, std::string>> named_tokens;  // "pad_token" and its text; those of BOS and EOS follow from their ids
 };
 
 }  // namespace prologue

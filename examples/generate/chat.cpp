@@ -92,7 +92,7 @@ class Chat {
  public:
   Chat(Engine& engine, const ChatFormat& format, const Options& options, StandardOutput& out)
       : engine_(engine), format_(format), options_(options), out_(out), request_(options.request) {
-    request_.stop_tokens = {format.end_of_turn()};
+    request_.stop_tokens = format.stop_tokens();
   }
 
   int run() {
@@ -129,10 +129,9 @@ class Chat {
   }
 
  private:
-  // A message and its answer. The tokens of an answer are kept, since its text may have other ones.
   struct Turn {
     std::string message;
-    std::vector<int32_t> answer;
+    std::string answer;
   };
 
   void note(const std::string& text) const {
@@ -180,18 +179,16 @@ class Chat {
     return true;
   }
 
-  // The conversation from turn `first` on, up to where the last answer begins.
+  // The conversation from turn `first` on, up to where the last answer begins. The template may write earlier turns in another way than it
+  // did (without their thoughts, say), so all of it is written each time; the engine has what is as before in its prefix cache.
   Result<std::vector<int32_t>> encode(size_t first) const {
     std::vector<ChatMessage> messages;
     if (options_.system) messages.push_back({"system", *options_.system});
-    messages.push_back({"user", turns_[first].message});
-    PROLOGUE_ASSIGN_OR_RETURN(std::vector<int32_t> tokens, format_.encode_chat(messages, true));
-    for (size_t i = first + 1; i < turns_.size(); ++i) {
-      tokens.insert(tokens.end(), turns_[i - 1].answer.begin(), turns_[i - 1].answer.end());
-      PROLOGUE_ASSIGN_OR_RETURN(const std::vector<int32_t> next, format_.encode_next_turn({"user", turns_[i].message}));
-      tokens.insert(tokens.end(), next.begin(), next.end());
+    for (size_t i = first; i < turns_.size(); ++i) {
+      if (i > first) messages.push_back({"assistant", turns_[i - 1].answer});
+      messages.push_back({"user", turns_[i].message});
     }
-    return tokens;
+    return format_.encode_chat(messages);
   }
 
   // The prompt of the last turn, with as many earlier turns as fit while a quarter of the context stays free for the answer.
@@ -249,7 +246,7 @@ class Chat {
     ++num_answers_;
     num_generated_ += static_cast<int64_t>(last_.tokens.size());
     context_used_ = last_.prompt_tokens + static_cast<int64_t>(last_.tokens.size());
-    turns_.back().answer = last_.tokens;
+    turns_.back().answer = last_.text;
     if (last_.tokens.empty() && last_.finish_reason == FinishReason::cancelled) turns_.pop_back();  // forget the message
     return true;
   }

@@ -29,8 +29,8 @@ Status encode_prompt(const Engine& engine, const ChatFormat* chat, const Options
     std::vector<ChatMessage> messages;
     if (options.system) messages.push_back({"system", *options.system});
     messages.push_back({"user", prompt});
-    PROLOGUE_ASSIGN_OR_RETURN(request.prompt, chat->encode_chat(messages, true));
-    request.stop_tokens = {chat->end_of_turn()};
+    PROLOGUE_ASSIGN_OR_RETURN(request.prompt, chat->encode_chat(messages));
+    request.stop_tokens = chat->stop_tokens();
   } else {
     PROLOGUE_ASSIGN_OR_RETURN(request.prompt, engine.tokenizer().encode(prompt, true, engine.tokenizer().add_bos()));
   }
@@ -142,7 +142,7 @@ int run(int argc, char** argv, StandardOutput& out) {
   if (!options.score_file.empty()) {
     exit_code = run_score(engine, score_rows, out);
   } else if (options.chat) {
-    const auto chat = ChatFormat::detect(engine.tokenizer());
+    const auto chat = examples::create_chat_format(engine.tokenizer(), options.chat_template);
     if (!chat.ok()) return fail(chat.status().message());
     exit_code = options.prompts.empty() ? run_chat(engine, *chat, options, out) : run_prompts(engine, &*chat, options, out);
   } else {

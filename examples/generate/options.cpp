@@ -73,6 +73,7 @@ ParsedOptions parse_options(int argc, char** argv, StandardOutput& out) {
                         "print log probabilities; FILE is a JSON list of {prompt_tokens, tokens} (at most 64 MiB)")
              ->type_name("FILE")});
 
+  ChatTemplateFlags chat_template_flags(app, options.chat_template, "Input");
   CLI::Option* max_tokens = flags.number<int64_t>("--max-tokens", options.request.max_tokens, {1, kMaxInt},
                                                   str_cat("tokens to generate per prompt, at most; chat: ", kChatMaxTokens));
   CLI::Option* temperature =
@@ -132,6 +133,7 @@ ParsedOptions parse_options(int argc, char** argv, StandardOutput& out) {
   std::string misuse = flags.misuse();
   if (misuse.empty()) misuse = find_misuse(options, prompt_file, prompts_file);
   if (misuse.empty()) misuse = engine_flags.apply();
+  if (misuse.empty()) misuse = chat_template_flags.apply();
   if (!misuse.empty()) {
     fail(misuse);
     return {{}, 2};

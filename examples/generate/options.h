@@ -7,6 +7,7 @@
 
 #include <prologue/engine/engine.h>
 
+#include "examples/common/chat_template_options.h"
 #include "io.h"
 
 namespace generate {
@@ -20,6 +21,7 @@ struct Options {
   std::vector<std::string> prompts;
   bool chat = false;                  // without prompts: interactive
   std::optional<std::string> system;  // of a chat; none: the model's own system prompt, if it has one
+  examples::ChatTemplateOptions chat_template;
   bool json = false;
   bool quiet = false;
   bool profile = false;

@@ -89,9 +89,9 @@ class Stream {
 
 }  // namespace
 
-Api::Api(Engine& engine, std::string model_name, int64_t max_requests, std::chrono::seconds time_limit)
+Api::Api(Engine& engine, std::string model_name, Result<ChatFormat> chat, int64_t max_requests, std::chrono::seconds time_limit)
     : engine_(engine),
-      model_{std::move(model_name), &engine, ChatFormat::detect(engine.tokenizer())},
+      model_{std::move(model_name), &engine, std::move(chat)},
       max_requests_(max_requests),
       time_limit_(time_limit),
       started_(std::time(nullptr)) {}

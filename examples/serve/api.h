@@ -20,7 +20,8 @@ namespace serve {
 class Api {
  public:
   // The engine must outlive the API. At most `max_requests` are in work or in the engine's queue at once.
-  Api(prologue::Engine& engine, std::string model_name, int64_t max_requests, std::chrono::seconds time_limit);
+  Api(prologue::Engine& engine, std::string model_name, prologue::Result<prologue::ChatFormat> chat, int64_t max_requests,
+      std::chrono::seconds time_limit);
 
   std::vector<HttpRoute> routes();
   Metrics& metrics() { return metrics_; }

@@ -333,9 +333,9 @@ ApiRequest read_chat_request(const std::string& body, const ApiModel& model) {
   const std::vector<ChatMessage> messages = read_messages(fields);
   if (!model.chat.ok())
     throw ApiError{400, str_cat("this model cannot chat: ", model.chat.status().message()), {}, "no_chat_format"};
-  auto tokens = model.chat.value().encode_chat(messages, true);
+  auto tokens = model.chat.value().encode_chat(messages);
   if (!tokens.ok()) throw ApiError{400, tokens.status().message(), "messages"};
-  request.stop_tokens.push_back(model.chat.value().end_of_turn());
+  for (const int32_t token : model.chat.value().stop_tokens()) request.stop_tokens.push_back(token);
   add_prompt(result, std::move(request), std::move(tokens).value(), "messages", engine);
   return result;
 }

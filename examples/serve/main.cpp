@@ -84,7 +84,9 @@ int run(int argc, char** argv) {
   Engine& engine = **loaded;
   for (const std::string& note : examples::notes_about(engine, options.engine.context_length))
     std::cerr << "serve: " << note << "\n";
-  Api api(engine, options.model_name, options.http.max_requests, std::chrono::seconds(options.timeout_seconds));
+  auto chat = examples::create_chat_format(engine.tokenizer(), options.chat_template);
+  if (!chat.ok() && !options.chat_template.chosen.empty()) return fail(chat.status().message());
+  Api api(engine, options.model_name, std::move(chat), options.http.max_requests, std::chrono::seconds(options.timeout_seconds));
   RequestLog log;
   HttpServer http(options.http, api.routes(), [&](const HttpExchange& exchange) {
     api.metrics().count_response(exchange.route, exchange.status);

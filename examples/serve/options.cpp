@@ -43,6 +43,7 @@ ParsedOptions parse_options(int argc, char** argv) {
   app.set_version_flag("--version", "prologue " PROLOGUE_VERSION);
   Flags flags(app);
   EngineFlags engine_flags(flags, options.engine);
+  ChatTemplateFlags chat_template_flags(app, options.chat_template, "Model");
 
   const CLI::Option* api_key =
       app.add_option("--api-key", http.api_key,
@@ -87,6 +88,7 @@ ParsedOptions parse_options(int argc, char** argv) {
   }
   std::string misuse = flags.misuse();
   if (misuse.empty()) misuse = engine_flags.apply();
+  if (misuse.empty()) misuse = chat_template_flags.apply();
   // Misuse of strings, of which an empty one is mostly a variable of a script that is not set.
   const auto check = [&misuse](const char* what, const std::string& wrong) {
     if (misuse.empty() && !wrong.empty()) misuse = str_cat(what, " ", wrong);

@@ -7,12 +7,14 @@
 
 #include <prologue/engine/engine.h>
 
+#include "examples/common/chat_template_options.h"
 #include "http.h"
 
 namespace serve {
 
 struct Options {
   prologue::EngineOptions engine;
+  examples::ChatTemplateOptions chat_template;
   HttpOptions http;
   std::string host = "127.0.0.1";
   int port = 8080;
