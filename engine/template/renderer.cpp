@@ -59,7 +59,7 @@ int64_t integer_power(int64_t base, int64_t exponent) {
     if ((exponent & 1) != 0) overflows = overflows || __builtin_mul_overflow(result, base, &result);
     if (exponent > 1) overflows = __builtin_mul_overflow(base, base, &base) || overflows;
   }
-  return checked(overflows && base != 0, result);
+  return checked(overflows, result);
 }
 
 Value integer_arithmetic(std::string_view operation, int64_t a, int64_t b) {

@@ -1,14 +1,17 @@
 // Chat formats against the models' templates, executed by jinja2 and encoded by Hugging Face `tokenizers`
-// (tests/golden/tokenizer/README.md). The rules of ChatML and Llama 3 are in tokenizer_test.cpp.
+// (tests/golden/tokenizer/README.md), and what templates of real models do, in templates of our own. The language of templates is in
+// template_test.cpp.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include <prologue/engine/gguf/tokenizer_data.h>
 #include <prologue/engine/huggingface/tokenizer_files.h>
 #include <prologue/engine/tokenizer/chat.h>
 #include <prologue/engine/tokenizer/tokenizer.h>
@@ -76,20 +79,14 @@ class ChatTemplate : public testing::TestWithParam<std::string> {
  protected:
   const json& row_ = chat(GetParam());
   const Tokenizer tokenizer_ = make(data_of(row_));
-  const Result<ChatFormat> format_ = ChatFormat::detect(tokenizer_);
+  const Result<ChatFormat> format_ = ChatFormat::create(tokenizer_);
 
   Ids encode(const std::vector<ChatMessage>& messages, bool generation_prompt) const {
-    auto ids = format_->encode_chat(messages, generation_prompt);
+    auto ids = format_->encode_chat(messages, {.add_generation_prompt = generation_prompt});
     if (!ids.ok()) throw std::runtime_error(ids.status().message());
     return *ids;
   }
 };
-
-TEST_P(ChatTemplate, IsRecognised) {
-  ASSERT_TRUE(format_.ok()) << format_.status().message();
-  EXPECT_EQ(format_->name(), row_.at("format").get<std::string>());
-  EXPECT_EQ(tokenizer_.type(format_->end_of_turn()), TokenType::control);
-}
 
 TEST_P(ChatTemplate, EncodesConversationsAsTheTemplateDoes) {
   ASSERT_TRUE(format_.ok()) << format_.status().message();
@@ -100,29 +97,7 @@ TEST_P(ChatTemplate, EncodesConversationsAsTheTemplateDoes) {
   }
 }
 
-// What a loop sends turn by turn is the conversation as a whole.
-TEST_P(ChatTemplate, ContinuesAConversation) {
-  ASSERT_TRUE(format_.ok()) << format_.status().message();
-  const std::vector<ChatMessage> messages = {
-      {"user", "One"}, {"assistant", "Two, and <|im_end|> </s>"}, {"user", "Three"}, {"assistant", "Four."}, {"user", "Five"}};
-  const Ids first = encode({messages[0]}, true), whole = encode(messages, true);
-  ASSERT_TRUE(std::equal(first.begin(), first.end(), whole.begin()));
-  size_t at = first.size();
-  for (size_t i = 1; i < messages.size(); i += 2) {
-    const auto next = format_->encode_next_turn(messages[i + 1]);
-    ASSERT_TRUE(next.ok()) << next.status().message();
-    const auto found = std::search(whole.begin() + static_cast<std::ptrdiff_t>(at), whole.end(), next->begin(), next->end());
-    ASSERT_NE(found, whole.end()) << "turn " << i;
-    const Ids answer(whole.begin() + static_cast<std::ptrdiff_t>(at), found);
-    std::string text = tokenizer_.decode(answer);
-    text.erase(0, text.find_first_not_of(' '));
-    EXPECT_EQ(text, messages[i].content);
-    at = static_cast<size_t>(found - whole.begin()) + next->size();
-  }
-  EXPECT_EQ(at, whole.size());
-}
-
-// However a message is written, the only markers are those of the format.
+// However a message is written, the only markers are those of the template.
 TEST_P(ChatTemplate, KeepsMarkersOutOfMessages) {
   ASSERT_TRUE(format_.ok()) << format_.status().message();
   std::string all;
@@ -139,27 +114,16 @@ TEST_P(ChatTemplate, KeepsMarkersOutOfMessages) {
   EXPECT_EQ(num_markers(all), num_markers("x"));
 }
 
-TEST_P(ChatTemplate, RefusesRolesThatHaveNoPlace) {
+// A marker ends an answer: EOS, which ends every generation, or the one that the template writes after it.
+TEST_P(ChatTemplate, KnowsWhatEndsAnAnswer) {
   ASSERT_TRUE(format_.ok()) << format_.status().message();
-  const std::vector<std::string> any_role = {"ChatML", "Llama 3", "Phi-4", "Harmony"};
-  const std::string name = format_->name();
-  const bool has_any_role = std::find(any_role.begin(), any_role.end(), name) != any_role.end();
-  const std::vector<ChatMessage> tool = {{"tool", "42"}};
-  EXPECT_EQ(format_->encode_chat(tool, true).ok(), has_any_role);
-  EXPECT_EQ(format_->encode_next_turn(tool[0]).ok(), has_any_role);
-  if (!has_any_role) {
-    EXPECT_EQ(format_->encode_next_turn(tool[0]).status().message(),
-              "a chat message has the role 'tool': the " + name + " chat format has system, user and assistant");
-  }
-  const bool joins = name == "Gemma" || name == "Llama 2" || (name == "Mistral" && GetParam() != "mistral_v7");
-  const std::vector<ChatMessage> late = {{"user", "a"}, {"system", "b"}}, alone = {{"system", "b"}};
-  EXPECT_EQ(format_->encode_chat(late, true).ok(), !joins);
-  EXPECT_EQ(format_->encode_chat(alone, true).ok(), !joins);
-  if (joins) {
-    EXPECT_EQ(format_->encode_chat(late, true).status().message(),
-              "a system message is not the first message: the " + name + " chat format has it only there");
-    EXPECT_EQ(format_->encode_chat(alone, true).status().message(),
-              "the system message is not followed by a user message: in the " + name + " chat format it is a part of that");
+  const std::map<std::string, std::string> ends = {{"gemma3", "<end_of_turn>"}, {"phi3", "<|end|>"}, {"phi4_mini", "<|end|>"},
+                                                   {"phi4", "<|im_end|>"},      {"harmony", "<|end|>"}};
+  const auto end = ends.find(GetParam());
+  if (end == ends.end()) {
+    EXPECT_TRUE(format_->stop_tokens().empty());
+  } else {
+    EXPECT_EQ(format_->stop_tokens(), Ids{*tokenizer_.find(end->second)});
   }
 }
 
@@ -171,24 +135,190 @@ std::vector<std::string> names() {
 
 INSTANTIATE_TEST_SUITE_P(Chat, ChatTemplate, testing::ValuesIn(names()), [](const auto& row) { return row.param; });
 
-TEST(ChatFormats, NeedAnEndOfAMessage) {
-  TokenizerData data = data_of(chat("llama2"));
-  data.eos_id = -1;
-  const Tokenizer tokenizer = make(std::move(data));
-  const auto format = ChatFormat::detect(tokenizer);
-  EXPECT_EQ(format.status().code(), StatusCode::data_loss);
-  EXPECT_EQ(format.status().message(),
-            "the model's chat template is Llama 2, but its tokenizer has no EOS token to end a message");
+// ---- What templates of real models do, in templates of our own ----
+
+// A vocabulary of single bytes and some markers.
+TokenizerData bytes_and_markers(const std::string& chat_template) {
+  TokenizerData data;
+  if (const Status status = set_gguf_pre_tokenizer("gpt-2", data); !status.ok()) throw std::runtime_error(status.message());
+  const json letters = read_golden("../smollm").at("data").at("tokens");
+  for (const json& token : letters) {
+    const std::string text = token;
+    if (text.size() > 2 || (text.size() == 2 && (text[0] & 0x80) == 0)) continue;
+    data.tokens.push_back(text);
+    data.token_types.push_back(static_cast<int32_t>(TokenType::normal));
+  }
+  for (const char* marker : {"<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|user|>", "<|assistant|>", "[INST]", "[/INST]", "<|return|>"}) {
+    data.tokens.emplace_back(marker);
+    data.token_types.push_back(static_cast<int32_t>(TokenType::control));
+  }
+  const auto id_of = [&](const std::string& text) {
+    return static_cast<int32_t>(std::find(data.tokens.begin(), data.tokens.end(), text) - data.tokens.begin());
+  };
+  data.bos_id = id_of("<s>");
+  data.eos_id = id_of("</s>");
+  data.chat_template = chat_template;
+  return data;
 }
 
-TEST(ChatFormats, RefuseOthers) {
-  for (const char* unknown : {"{{ '[gMASK]<sop>' }}{{ '<|user|>\n' + message['content'] }}", "{{ '<|START_OF_TURN_TOKEN|>' }}",
-                              "{{ '<｜User｜>' }}", "{{ '<|header_start|>' }}"}) {
-    TokenizerData data = data_of(chat("chatml"));
-    data.chat_template = unknown;
-    const Tokenizer tokenizer = make(std::move(data));
-    EXPECT_EQ(ChatFormat::detect(tokenizer).status().code(), StatusCode::unsupported) << unknown;
+// The conversation with markers in { and }: what the engine gets.
+std::string spelled_out(const Tokenizer& tokenizer, const Ids& ids) {
+  std::string text;
+  for (const int32_t id : ids) {
+    const bool is_marker = tokenizer.type(id) == TokenType::control;
+    text += is_marker ? str_cat("{", tokenizer.token_text(id), "}") : std::string(tokenizer.printed_bytes(id));
   }
+  return text;
+}
+
+std::string written(const std::string& chat_template, const std::vector<ChatMessage>& messages, const ChatOptions& options = {},
+                    const ChatTemplateChoice& choice = {}) {
+  const Tokenizer tokenizer = make(bytes_and_markers(chat_template));
+  const auto format = ChatFormat::create(tokenizer, choice);
+  if (!format.ok()) return format.status().message();
+  const auto ids = format->encode_chat(messages, options);
+  return ids.ok() ? spelled_out(tokenizer, *ids) : ids.status().message();
+}
+
+constexpr const char* kThinking = R"({%- for message in messages %}
+    {%- set content = message.content %}
+    {%- if message.role == 'assistant' and '</think>' in content %}
+        {%- set content = content.split('</think>')[-1].lstrip('\n') %}
+    {%- endif %}
+    {{- '<|im_start|>' + message.role + '\n' + content + '<|im_end|>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+    {%- if enable_thinking is not defined or enable_thinking %}{{- '<think>\n' }}{%- endif %}
+{%- endif %}
+)";
+
+// node-llama-cpp#634: what a template writes behind the header of an answer is a part of the prompt.
+TEST(ChatFormats, BeginAnAnswerAsTheTemplateDoes) {
+  EXPECT_EQ(written(kThinking, {{"user", "Hi"}}), "{<|im_start|>}user\nHi{<|im_end|>}\n{<|im_start|>}assistant\n<think>\n");
+  EXPECT_EQ(written(kThinking, {{"user", "Hi"}}, {.variables = R"({"enable_thinking": false})"}),
+            "{<|im_start|>}user\nHi{<|im_end|>}\n{<|im_start|>}assistant\n");
+  EXPECT_EQ(written(kThinking, {{"user", "Hi"}}, {.variables = R"({"enable_thinking": true})"}, {.variables = R"({"enable_thinking": false})"}),
+            "{<|im_start|>}user\nHi{<|im_end|>}\n{<|im_start|>}assistant\n<think>\n");
+}
+
+// mlc-llm#3482: a template that leaves old thoughts out is not given them again each turn.
+TEST(ChatFormats, LeaveOldThoughtsOut) {
+  EXPECT_EQ(written(kThinking, {{"user", "1"}, {"assistant", "<think>\nhm\n</think>\n\nA"}, {"user", "2"}}, {.add_generation_prompt = false}),
+            "{<|im_start|>}user\n1{<|im_end|>}\n{<|im_start|>}assistant\nA{<|im_end|>}\n{<|im_start|>}user\n2{<|im_end|>}\n");
+}
+
+// vllm#33210: a system block that the template writes by itself, with the date.
+TEST(ChatFormats, WriteTheSystemBlockOfTheTemplate) {
+  const std::string chat_template =
+      "{{ '<|im_start|>system\\nYou are a model.\\nToday: ' + strftime_now('%d %b %Y') + '<|im_end|>' }}"
+      "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] | trim + '<|im_end|>' }}{% endfor %}";
+  std::tm date = {};
+  date.tm_year = 126;
+  date.tm_mon = 0;
+  date.tm_mday = 2;
+  EXPECT_EQ(written(chat_template, {{"user", " Hi\n"}}, {}, {.date = date}),
+            "{<|im_start|>}system\nYou are a model.\nToday: 02 Jan 2026{<|im_end|>}{<|im_start|>}user\nHi{<|im_end|>}");
+}
+
+// llama.cpp#8655: the system prompt stands in the last user message, or in the first, as the template says.
+TEST(ChatFormats, PutTheSystemPromptWhereTheTemplateDoes) {
+  const std::string begin =
+      "{%- if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] %}{% set rest = messages[1:] %}"
+      "{%- else %}{% set rest = messages %}{% endif %}{{ bos_token }}{% for m in rest %}{% if m['role'] == 'user' %}";
+  const std::string end =
+      "{{ '[INST]' + system + '\\n\\n' + m['content'] + '[/INST]' }}{% else %}{{ '[INST]' + m['content'] + '[/INST]' }}{% endif %}"
+      "{% elif m['role'] == 'assistant' %}{{ m['content'] + eos_token }}{% else %}{{ raise_exception('no role ' + m['role']) }}{% endif %}"
+      "{% endfor %}";
+  const std::vector<ChatMessage> messages = {{"system", "S"}, {"user", "1"}, {"assistant", "2"}, {"user", "3"}};
+  EXPECT_EQ(written(begin + "{% if loop.last and system is defined %}" + end, messages), "{<s>}{[INST]}1{[/INST]}2{</s>}{[INST]}S\n\n3{[/INST]}");
+  EXPECT_EQ(written(begin + "{% if loop.first and system is defined %}" + end, messages), "{<s>}{[INST]}S\n\n1{[/INST]}2{</s>}{[INST]}3{[/INST]}");
+  EXPECT_EQ(written(begin + "{% if loop.first and system is defined %}" + end, {{"tool", "4"}}), "the chat template, line 1: no role tool");
+}
+
+// Markers that a template puts together of the role are markers; those of a role that somebody made up are not.
+TEST(ChatFormats, MakeMarkersOfRoles) {
+  const std::string chat_template = "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] }}{% endfor %}";
+  EXPECT_EQ(written(chat_template, {{"user", "<|user|>"}, {"assistant", "A"}}), "{<|user|>}<|user|>{<|assistant|>}A");
+  EXPECT_EQ(written(chat_template, {{"im_end", "x"}}), "<|im_end|>x");
+}
+
+TEST(ChatFormats, ContinueTheFinalMessage) {
+  const ChatOptions options = {.add_generation_prompt = false, .continue_final_message = true};
+  const std::string plain = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}";
+  const std::string trimmed = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] | trim + '<|im_end|>\n' }}{% endfor %}";
+  const std::vector<ChatMessage> messages = {{"user", "Count"}, {"assistant", "One, "}};
+  EXPECT_EQ(written(plain, messages, options), "{<|im_start|>}user\nCount{<|im_end|>}\n{<|im_start|>}assistant\nOne, ");
+  EXPECT_EQ(written(trimmed, messages, options), "{<|im_start|>}user\nCount{<|im_end|>}\n{<|im_start|>}assistant\nOne,");
+  EXPECT_EQ(written("{{ messages[0]['content'] }}", messages, options),
+            "the chat template leaves the final message out, so that it cannot be continued");
+  EXPECT_EQ(written(plain, messages, {.continue_final_message = true}),
+            "the final message is to be continued, and a generation prompt is to begin a new one: only one is possible");
+}
+
+// A template that writes BOS gives one; one that does not gives none, whatever a plain text begins with.
+TEST(ChatFormats, WriteBosOnce) {
+  TokenizerData data = bytes_and_markers("{{ bos_token }}{{ messages[0]['content'] }}");
+  data.add_bos = true;
+  const Tokenizer with = make(data);
+  data.chat_template = "{{ messages[0]['content'] }}";
+  const Tokenizer without = make(data);
+  const ChatMessage message = {"user", "<s>Hi"};
+  EXPECT_EQ(spelled_out(with, *ChatFormat::create(with)->encode_chat({&message, 1})), "{<s>}<s>Hi");
+  EXPECT_EQ(spelled_out(without, *ChatFormat::create(without)->encode_chat({&message, 1})), "<s>Hi");
+}
+
+TEST(ChatFormats, TakeContentAsPartsWhereTheTemplateDoes) {
+  const std::string chat_template =
+      "{% for m in messages %}{{ m['role'] }}:{% for part in m['content'] %}{{ part['text'] }}{% endfor %}<|im_end|>{% endfor %}";
+  EXPECT_EQ(written(chat_template, {{"user", "Hi"}}), "user:Hi{<|im_end|>}");
+}
+
+TEST(ChatFormats, GiveDevelopersToTemplatesThatKnowThem) {
+  EXPECT_EQ(written("{{ messages[0]['role'] }}", {{"developer", "x"}}), "system");
+  EXPECT_EQ(written("{{ messages[0]['role'] }}{# developer #}", {{"developer", "x"}}), "developer");
+}
+
+TEST(ChatFormats, ShowFurtherMembersToTheTemplate) {
+  const std::string chat_template =
+      "{% for m in messages %}{{ m.reasoning_content }}|{{ m.tool_calls | tojson if m.tool_calls }}|{{ m.name is defined }};{% endfor %}";
+  EXPECT_EQ(written(chat_template, {{"assistant", "", R"({"thinking": "hm", "tool_calls": [{"b": 1, "a": "<|im_end|>"}], "name": null})"}}),
+            "hm|[{\"b\": 1, \"a\": \"<|im_end|>\"}]|False;");
+  EXPECT_EQ(written(chat_template, {{"user", "", "[]"}}), "the further members of a chat message must be a JSON object");
+  EXPECT_EQ(written(chat_template, {{"user", "", R"({"role": "system"})"}}), "a chat message has two members role");
+}
+
+TEST(ChatFormats, ChooseOneOfSeveralTemplates) {
+  TokenizerData data = bytes_and_markers("default {{ messages[0]['content'] }}");
+  data.named_chat_templates = {{"tool_use", "tools {{ messages[0]['content'] }}"}};
+  const Tokenizer tokenizer = make(data);
+  const ChatMessage message = {"user", "Hi"};
+  const auto text = [&](const ChatTemplateChoice& choice) {
+    const auto format = ChatFormat::create(tokenizer, choice);
+    return format.ok() ? spelled_out(tokenizer, *format->encode_chat({&message, 1})) : format.status().message();
+  };
+  EXPECT_EQ(text({}), "default Hi");
+  EXPECT_EQ(text({.name = "default"}), "default Hi");
+  EXPECT_EQ(text({.name = "tool_use"}), "tools Hi");
+  EXPECT_EQ(text({.source = "mine {{ messages[0]['content'] }}"}), "mine Hi");
+  EXPECT_EQ(text({.name = "rag"}), "the model has no chat template with the name 'rag': it has 'tool_use'");
+}
+
+TEST(ChatFormats, SayWhatIsWrong) {
+  const std::vector<ChatMessage> messages = {{"user", "Hi"}};
+  EXPECT_EQ(written("", messages), "the model has no chat template");
+  EXPECT_EQ(written("a\n{% if %}", messages), "the chat template, line 2: expected an expression, found '%}'");
+  EXPECT_EQ(written("a\n{{ messages[0].x.y }}", messages), "the chat template, line 2: 'dict object' has no attribute 'x'");
+  EXPECT_EQ(written("x", {}), "the conversation has no messages: at least one is needed");
+  EXPECT_EQ(written("x", {{"", "Hi"}}), "a chat message has no role: it must be system, user or assistant");
+  EXPECT_EQ(written("x", messages, {.variables = R"({"messages": []})"}),
+            "the variables of the chat template have messages, which has a place of its own");
+  EXPECT_EQ(written("x", messages, {.variables = "[1"}), "the variables of the chat template: this is no JSON: the error is at byte 3");
+  TokenizerData data = bytes_and_markers("x");
+  data.eos_id = -1;
+  const Tokenizer tokenizer = make(std::move(data));
+  EXPECT_EQ(ChatFormat::create(tokenizer).status().message(),
+            "the tokenizer has no token that ends an answer, and the chat template writes none");
 }
 
 }  // namespace

@@ -289,9 +289,8 @@ TEST_F(OutOfMemory, EncodeAndChat) {
   const std::string text = "hello <|im_end|> world, \xff and a text that is longer than a short string";
   fail_each_allocation([&]() -> Status {
     PROLOGUE_RETURN_IF_ERROR(tokenizer.encode(text, true, false).status());
-    PROLOGUE_ASSIGN_OR_RETURN(const ChatFormat chat, ChatFormat::detect(tokenizer));
-    PROLOGUE_RETURN_IF_ERROR(chat.encode_chat(messages, true).status());
-    return chat.encode_next_turn(messages.front()).status();
+    PROLOGUE_ASSIGN_OR_RETURN(const ChatFormat chat, ChatFormat::create(tokenizer));
+    return chat.encode_chat(messages).status();
   });
 }
 

@@ -166,11 +166,11 @@ std::vector<ChatMessage> messages_of(const json& chat) {
 }
 
 void expect_chat_goldens(const Tokenizer& tokenizer, const json& golden) {
-  auto format = ChatFormat::detect(tokenizer);
+  auto format = ChatFormat::create(tokenizer);
   ASSERT_TRUE(format.ok()) << format.status().message();
   ASSERT_FALSE(golden.at("chats").empty());
   for (const json& chat : golden.at("chats")) {
-    auto ids = format->encode_chat(messages_of(chat), chat.at("generation_prompt"));
+    auto ids = format->encode_chat(messages_of(chat), {.add_generation_prompt = chat.at("generation_prompt")});
     ASSERT_TRUE(ids.ok()) << ids.status().message();
     EXPECT_EQ(*ids, chat.at("ids").get<Ids>()) << chat.at("messages");
   }
@@ -264,7 +264,7 @@ TEST_P(SmallVocabulary, SplitsEveryCharacterLikeHuggingFace) {
 
 TEST_P(SmallVocabulary, EncodesConversationsLikeTheTemplate) {
   if (golden_.at("chats").empty()) {
-    EXPECT_EQ(ChatFormat::detect(tokenizer_).status().code(), StatusCode::not_found);
+    EXPECT_EQ(ChatFormat::create(tokenizer_).status().code(), StatusCode::not_found);
     return;
   }
   expect_chat_goldens(tokenizer_, golden_);
@@ -359,8 +359,6 @@ TEST(Tokenizer, EncodesLikeTheDemoModel) {
   }
   expect_goldens(tokenizer, golden);
   expect_chat_goldens(tokenizer, golden);
-  EXPECT_EQ(ChatFormat::detect(tokenizer)->default_system_message(),
-            "You are a helpful AI assistant named SmolLM, trained by Hugging Face");
   EXPECT_EQ(encode(tokenizer, "-\x04-"), (Ids{29, 29}));  // U+0004 is one of the bytes that it lacks
 }
 
@@ -830,148 +828,6 @@ TEST(TokenizerRules, RefusesWhatItCannotUse) {
     EXPECT_EQ(tokenizer.status().code(), c.code) << c.message;
     EXPECT_EQ(tokenizer.ok() ? "" : tokenizer.status().message(), c.message);
   }
-}
-
-// ---- Chat ----
-
-constexpr const char* kPlainChatMl =
-    "{% for m in messages %}{{'<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n'}}{% endfor %}";
-
-TokenizerData tiny_chat(const std::string& chat_template) {
-  TokenizerData data = tiny();
-  for (const char* marker : {"<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<s>"}) {
-    add(data, marker, TokenType::control);
-  }
-  data.bos_id = 261;
-  data.chat_template = chat_template;
-  return data;
-}
-
-// What the ids stand for, markers and all.
-std::string spelled_out(const Tokenizer& tokenizer, const Ids& ids) {
-  std::string text;
-  for (const int32_t id : ids) {
-    text += tokenizer.type(id) == TokenType::control ? std::string(tokenizer.token_text(id))
-                                                     : std::string(tokenizer.printed_bytes(id));
-  }
-  return text;
-}
-
-TEST(Chat, TakesTheSystemMessageFromTheTemplate) {
-  const std::vector<ChatMessage> messages = {{"user", "Hi"}};
-  const auto first_line = [&](const std::string& chat_template) {
-    const Tokenizer tokenizer = make(tiny_chat(chat_template));
-    auto format = ChatFormat::detect(tokenizer);
-    EXPECT_TRUE(format.ok()) << format.status().message();
-    EXPECT_STREQ(format->name(), "ChatML");
-    EXPECT_EQ(format->end_of_turn(), 257);
-    return spelled_out(tokenizer, *format->encode_chat(messages, true));
-  };
-  const std::string user = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
-  const std::string plain = kPlainChatMl;
-  EXPECT_EQ(first_line(plain), user);
-  EXPECT_EQ(first_line(plain + "'<|im_start|>system\nBe \"brief\".<|im_end|>\n'"),
-            "<|im_start|>system\nBe \"brief\".<|im_end|>\n" + user);
-  EXPECT_EQ(first_line(plain + R"("<|im_start|>system\nIt's\n\\\"on\".<|im_end|>\n")"),
-            "<|im_start|>system\nIt's\n\\\"on\".<|im_end|>\n" + user);
-  EXPECT_EQ(first_line(plain + R"('<|im_start|>system\n' + messages[0].content + '<|im_end|>\n')"), user);  // nothing spelled out
-  EXPECT_EQ(first_line(plain + R"('<|im_start|>system\n' + x + '<|im_end|>' '<|im_start|>system\nOne<|im_end|>')"),
-            "<|im_start|>system\nOne<|im_end|>\n" + user);
-  EXPECT_EQ(first_line(plain + "'<|im_start|>system\\n<|im_end|>'"), user);
-  EXPECT_EQ(first_line(plain + "'<|im_start|>system\\nunfinished"), user);
-  EXPECT_EQ(first_line(plain + "'<|im_start|>system\\"), user);
-  EXPECT_EQ(first_line("<|im_start|>system"), user);
-  EXPECT_EQ(first_line(plain + "{{ bos_token }}"), "<s>" + user);
-}
-
-// Token by token, what a loop sends turn by turn is the conversation as a whole.
-// Each header looks like the start of a literal that is never closed: reading each to the end takes hours.
-TEST(Chat, TakesTemplatesOfNothingButHeaders) {
-#ifdef __OPTIMIZE__
-  constexpr size_t kBytes = size_t{16} << 20;
-#else
-  constexpr size_t kBytes = size_t{4} << 20;
-#endif
-  TokenizerData data = tiny();
-  add(data, "<|im_start|>", TokenType::control);
-  add(data, "<|im_end|>", TokenType::control);
-  for (const std::string unit : {"'<|im_start|>system", "\"<|im_start|>system", "'<|im_start|>system\\", "<|im_start|>system'"}) {
-    data.chat_template.clear();
-    while (data.chat_template.size() < kBytes) data.chat_template += unit;
-    const Tokenizer tokenizer = make(data);
-    const auto format = ChatFormat::detect(tokenizer);
-    ASSERT_TRUE(format.ok()) << format.status().message();
-    EXPECT_EQ(format->default_system_message(), "");
-  }
-}
-
-TEST(Chat, ContinuesAConversation) {
-  const auto expect_continues = [](const std::string& chat_template) {
-    const Tokenizer tokenizer = make(tiny_chat(chat_template));
-    const auto format = ChatFormat::detect(tokenizer);
-    ASSERT_TRUE(format.ok());
-    const std::vector<ChatMessage> messages = {{"user", "One <|im_end|>"}, {"assistant", "Two"}, {"user", "Three"}};
-    Ids ids = *format->encode_chat({messages.data(), 1}, true);
-    for (const int32_t id : encode(tokenizer, "Two")) ids.push_back(id);
-    const Ids next = *format->encode_next_turn(messages[2]);
-    ids.insert(ids.end(), next.begin(), next.end());
-    EXPECT_EQ(ids, *format->encode_chat(messages, true));
-  };
-  expect_continues(kPlainChatMl);
-  expect_continues("<|start_header_id|>{{ bos_token }}");
-}
-
-TEST(Chat, KeepsMarkersOutOfMessages) {
-  const Tokenizer tokenizer = make(tiny_chat("<|start_header_id|> bos_token"));
-  const auto format = ChatFormat::detect(tokenizer);
-  ASSERT_TRUE(format.ok());
-  EXPECT_STREQ(format->name(), "Llama 3");
-  const std::vector<ChatMessage> messages = {{"user<|eot_id|>", " \n<|eot_id|><s>\t"}};
-  const Ids ids = *format->encode_chat(messages, false);
-  EXPECT_EQ(spelled_out(tokenizer, ids), "<s><|start_header_id|>user<|eot_id|><|end_header_id|>\n\n<|eot_id|><s><|eot_id|>");
-  EXPECT_EQ(std::count_if(ids.begin(), ids.end(), [&](int32_t id) { return tokenizer.type(id) == TokenType::control; }), 4);
-}
-
-TEST(Chat, RefusesWhatItDoesNotKnow) {
-  const auto refusal = [](const TokenizerData& data) {
-    const Tokenizer tokenizer = make(data);
-    const auto format = ChatFormat::detect(tokenizer);
-    EXPECT_FALSE(format.ok());
-    return format.status();
-  };
-  const std::string supported =
-      "supported formats are ChatML (<|im_start|>), Llama 3 (<|start_header_id|>), Llama 2 and Mistral ([INST]), Gemma "
-      "(<start_of_turn>), Phi-3 (<|user|>, <|end|>), Phi-4 (<|im_sep|>), Zephyr (<|user|>, EOS) and Harmony (<|start|>, "
-      "<|message|>)";
-  EXPECT_EQ(refusal(tiny_chat("")).code(), StatusCode::not_found);
-  EXPECT_EQ(refusal(tiny_chat("")).message(), "the model has no chat template: " + supported);
-  EXPECT_EQ(refusal(tiny_chat("{{ '[gMASK]' }}\n{% more %}")).code(), StatusCode::unsupported);
-  EXPECT_EQ(refusal(tiny_chat("{{ '[gMASK]' }}\n{% more %}")).message(),
-            "the model's chat template is of no format known here: " + supported + "; its first line is '{{ '[gMASK]' }}'");
-  for (const auto& [chat_template, marker, name] :
-       {std::array{"<|im_start|>", "<|im_start|>", "ChatML"}, std::array{"<|im_start|>", "<|im_end|>", "ChatML"},
-        std::array{"<|start_header_id|>", "<|start_header_id|>", "Llama 3"},
-        std::array{"<|start_header_id|>", "<|end_header_id|>", "Llama 3"},
-        std::array{"<|start_header_id|>", "<|eot_id|>", "Llama 3"}}) {
-    TokenizerData data = tiny_chat(chat_template);
-    const size_t id = static_cast<size_t>(*make(data).find(marker));
-    const std::string message =
-        str_cat("the model's chat template is ", name, ", but its vocabulary has no control token '", marker, "'");
-    TokenizerData without = data;
-    without.tokens[id] = "gone";
-    EXPECT_EQ(refusal(without).code(), StatusCode::data_loss);
-    EXPECT_EQ(refusal(without).message(), message);
-    data.token_types[id] = static_cast<int32_t>(TokenType::normal);
-    EXPECT_EQ(refusal(data).message(), message);
-  }
-  const Tokenizer tokenizer = make(tiny_chat(kPlainChatMl));
-  const auto format = ChatFormat::detect(tokenizer);
-  EXPECT_EQ(format->encode_chat({}, true).status().code(), StatusCode::invalid_argument);
-  EXPECT_EQ(format->encode_chat({}, true).status().message(), "the conversation has no messages: at least one is needed");
-  const ChatMessage nobody = {"", "Hi"};
-  EXPECT_EQ(format->encode_chat({&nobody, 1}, true).status().message(),
-            "a chat message has no role: it must be system, user or assistant");
-  EXPECT_EQ(format->encode_next_turn(nobody).status().code(), StatusCode::invalid_argument);
 }
 
 }  // namespace

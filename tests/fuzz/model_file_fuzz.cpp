@@ -67,10 +67,10 @@ void use(Engine& engine) {
     if (!completion.status.ok()) check_sentence(completion.status);
     if (!is_valid_utf8(completion.text)) fail("generated text is not UTF-8");
   }
-  const Result<ChatFormat> format = ChatFormat::detect(tokenizer);
+  const Result<ChatFormat> format = ChatFormat::create(tokenizer);
   if (!format.ok()) return check_sentence(format.status());
   const ChatMessage message = {"user", "hello"};
-  if (const auto ids = format->encode_chat({&message, 1}, true); !ids.ok()) check_sentence(ids.status());
+  if (const auto ids = format->encode_chat({&message, 1}); !ids.ok()) check_sentence(ids.status());
 }
 
 test::TinyLlamaOptions small_llama() {
