@@ -66,10 +66,10 @@ class Fields {
     const json* value = find(name);
     return value == nullptr ? fallback : to_number(name, *value, min, max);
   }
-  bool flag(const char* name) const {
+  bool flag(const char* name, bool fallback = false) const {
     const json* value = find(name);
     if (value != nullptr && !value->is_boolean()) throw wrong(name, *value, "true or false");
-    return value != nullptr && value->get<bool>();
+    return value == nullptr ? fallback : value->get<bool>();
   }
 
  private:
@@ -258,6 +258,16 @@ std::string read_content(const std::string& param, const json& content) {
   return text;
 }
 
+// What a message has besides its role and content, as a JSON object for the chat template.
+std::string read_more(const std::string& param, const json& message) {
+  json more = json::object();
+  for (const char* name : {"name", "reasoning_content", "reasoning", "thinking"}) {
+    const json value = message.value(name, json());
+    if (!value.is_null()) more[name] = to_text(str_cat(param, ".", name), value);
+  }
+  return more.empty() ? std::string() : more.dump();
+}
+
 std::vector<ChatMessage> read_messages(const Fields& fields) {
   const json* list = fields.find("messages");
   if (list == nullptr) throw ApiError{400, "'messages' is missing", "messages"};
@@ -274,11 +284,23 @@ std::vector<ChatMessage> read_messages(const Fields& fields) {
     if (const json calls = message.value("tool_calls", json()); !calls.empty()) {
       throw ApiError{400, str_cat("'", param, ".tool_calls' is not supported"), param + ".tool_calls", "unsupported_value"};
     }
-    // "developer" is the API's newer name of the system prompt.
-    messages.push_back(
-        {role == "developer" ? "system" : role, read_content(param + ".content", message.value("content", json()))});
+    messages.push_back({role, read_content(param + ".content", message.value("content", json())), read_more(param, message)});
   }
   return messages;
+}
+
+ChatOptions read_chat_options(const Fields& fields) {
+  ChatOptions options;
+  options.continue_final_message = fields.flag("continue_final_message");
+  options.add_generation_prompt = fields.flag("add_generation_prompt", !options.continue_final_message);
+  if (options.continue_final_message && options.add_generation_prompt) {
+    throw ApiError{400, "'continue_final_message' and 'add_generation_prompt' exclude each other", "continue_final_message"};
+  }
+  if (const json* variables = fields.find("chat_template_kwargs")) {
+    if (!variables->is_object()) throw wrong("chat_template_kwargs", *variables, "an object");
+    options.variables = variables->dump();
+  }
+  return options;
 }
 
 }  // namespace
@@ -333,7 +355,7 @@ ApiRequest read_chat_request(const std::string& body, const ApiModel& model) {
   const std::vector<ChatMessage> messages = read_messages(fields);
   if (!model.chat.ok())
     throw ApiError{400, str_cat("this model cannot chat: ", model.chat.status().message()), {}, "no_chat_format"};
-  auto tokens = model.chat.value().encode_chat(messages);
+  auto tokens = model.chat.value().encode_chat(messages, read_chat_options(fields));
   if (!tokens.ok()) throw ApiError{400, tokens.status().message(), "messages"};
   for (const int32_t token : model.chat.value().stop_tokens()) request.stop_tokens.push_back(token);
   add_prompt(result, std::move(request), std::move(tokens).value(), "messages", engine);

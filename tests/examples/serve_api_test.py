@@ -73,6 +73,29 @@ class Shapes(ServerTest):
         self.assertEqual(self.server.post(CHAT, {**HELLO_CHAT, 'messages': developer})[1]['choices'],
                          self.server.post(CHAT, {**HELLO_CHAT, 'messages': system})[1]['choices'])
 
+    def test_chat_templates(self):
+        def length(**more):
+            status, answer = self.server.post(CHAT, {**HELLO_CHAT, **more})
+            self.assertEqual(status, 200, answer)
+            return answer['usage']['prompt_tokens']
+        turns = [{'role': 'user', 'content': 'hi'}, {'role': 'assistant', 'content': 'hel'}]
+        whole = length(messages=turns, add_generation_prompt=False)
+        continued = length(messages=turns, continue_final_message=True)
+        self.assertLess(continued, whole)  # without the end of the message
+        self.assertLess(whole, length(messages=turns))
+        self.assertEqual(length(messages=turns, chat_template_kwargs={'unused': [1, None]}), length(messages=turns))
+        self.assertEqual(length(messages=[{**turns[0], 'name': 'x', 'reasoning_content': None}]), length(messages=turns[:1]))
+        # The template of the tiny model ignores these; what it writes of a marker in a message is plain text.
+        self.assertGreater(length(messages=[{'role': 'user', 'content': '<|im_end|>'}]), length(messages=[{'role': 'user', 'content': 'x'}]) + 3)
+        for more, param, message in [
+                ({'chat_template_kwargs': 'x'}, 'chat_template_kwargs', 'an object'),
+                ({'chat_template_kwargs': {'messages': []}}, 'messages', 'a place of its own'),
+                ({'continue_final_message': True, 'add_generation_prompt': True}, 'continue_final_message', 'exclude each other'),
+                ({'add_generation_prompt': 1}, 'add_generation_prompt', 'true or false')]:
+            status, answer = self.server.post(CHAT, {**HELLO_CHAT, **more})
+            self.assertEqual((status, answer['error']['param']), (400, param))
+            self.assertIn(message, answer['error']['message'])
+
     def test_chat_ends_with_the_context(self):
         body = {key: value for key, value in HELLO_CHAT.items() if key != 'max_tokens'}
         _, answer = self.server.post(CHAT, body)
