@@ -67,7 +67,12 @@ std::vector<Value> sorted(Renderer& renderer, const std::vector<Value>& items, b
   return result;
 }
 
-Text soft_text(Renderer& renderer, const Value& value) { return renderer.text_of(value); }
+// As text_of, but markup stays markup.
+Text soft_text(Renderer& renderer, const Value& value) {
+  Text text = renderer.text_of(value);
+  if (value.text() != nullptr && value.text()->is_markup()) text.set_markup();
+  return text;
+}
 
 Value generator(Renderer& renderer, std::vector<Value> items) {
   return renderer.make_list(std::move(items), Sequence::Type::generator);
@@ -124,29 +129,28 @@ Value replace_filter(Renderer& renderer, const Value& input, const Arguments& ar
 
 Value string_filter(Renderer& renderer, const Value& input, const Arguments& arguments) {
   const Parameters none("string", arguments, {});
-  return renderer.make(renderer.text_of(input));
+  return renderer.make(soft_text(renderer, input));
+}
+
+Value markup(Renderer& renderer, Text text) {
+  text.set_markup();
+  return renderer.make(std::move(text));
 }
 
 Value escape(Renderer& renderer, const Value& input, const Arguments& arguments) {
   const Parameters none("escape", arguments, {});
-  const Text text = renderer.text_of(input);
-  Builder result(renderer);
-  size_t copied = 0;
-  for (size_t at = 0; at < text.size(); ++at) {
-    const char byte = text.bytes()[at];
-    const char* escaped = byte == '&'    ? "&amp;"
-                          : byte == '<'  ? "&lt;"
-                          : byte == '>'  ? "&gt;"
-                          : byte == '"'  ? "&#34;"
-                          : byte == '\'' ? "&#39;"
-                                         : nullptr;
-    if (escaped == nullptr) continue;
-    result.append_part(text, copied, at);
-    result.append(escaped, text.from_caller_at(at));
-    copied = at + 1;
-  }
-  result.append_part(text, copied, text.size());
-  return renderer.make(result.take());
+  if (input.text() != nullptr && input.text()->is_markup()) return input;
+  return markup(renderer, html_escaped(renderer, renderer.text_of(input)));
+}
+
+Value forceescape(Renderer& renderer, const Value& input, const Arguments& arguments) {
+  const Parameters none("forceescape", arguments, {});
+  return markup(renderer, html_escaped(renderer, renderer.text_of(input)));
+}
+
+Value safe(Renderer& renderer, const Value& input, const Arguments& arguments) {
+  const Parameters none("safe", arguments, {});
+  return markup(renderer, renderer.text_of(input));
 }
 
 Value center(Renderer& renderer, const Value& input, const Arguments& arguments) {
@@ -597,11 +601,6 @@ Value attr(Renderer& renderer, const Value& input, const Arguments& arguments) {
   return renderer.attribute(input, name);
 }
 
-Value safe(Renderer&, const Value& input, const Arguments& arguments) {
-  const Parameters none("safe", arguments, {});
-  return input;
-}
-
 struct NamedFilter {
   std::string_view name;
   Filter run;
@@ -621,7 +620,7 @@ constexpr std::array kFilters = {
     NamedFilter{"escape", escape},
     NamedFilter{"first", first},
     NamedFilter{"float", float_filter},
-    NamedFilter{"forceescape", escape},
+    NamedFilter{"forceescape", forceescape},
     NamedFilter{"format", format},
     NamedFilter{"groupby", groupby},
     NamedFilter{"indent", indent},
@@ -664,6 +663,26 @@ const NamedFilter* find_filter(std::string_view name) {
 }
 
 }  // namespace
+
+Text html_escaped(Renderer& renderer, const Text& text) {
+  Builder result(renderer);
+  size_t copied = 0;
+  for (size_t at = 0; at < text.size(); ++at) {
+    const char byte = text.bytes()[at];
+    const char* escaped = byte == '&'    ? "&amp;"
+                          : byte == '<'  ? "&lt;"
+                          : byte == '>'  ? "&gt;"
+                          : byte == '"'  ? "&#34;"
+                          : byte == '\'' ? "&#39;"
+                                         : nullptr;
+    if (escaped == nullptr) continue;
+    result.append_part(text, copied, at);
+    result.append(escaped, text.from_caller_at(at));
+    copied = at + 1;
+  }
+  result.append_part(text, copied, text.size());
+  return result.take();
+}
 
 bool is_filter(std::string_view name) { return find_filter(name) != nullptr; }
 

@@ -865,10 +865,12 @@ Value Renderer::binary(std::string_view operation, const Value& a, const Value& 
   }
   const Text *x = a.text(), *y = b.text();
   if (operation == "+" && x != nullptr && y != nullptr) {
+    const bool is_markup = x->is_markup() || y->is_markup();
     Builder sum(*this);
-    sum.append(*x);
-    sum.append(*y);
-    return make(sum.take());
+    for (const Text* text : {x, y}) sum.append(is_markup && !text->is_markup() ? html_escaped(*this, *text) : *text);
+    Text text = sum.take();
+    if (is_markup) text.set_markup();
+    return make(std::move(text));
   }
   const auto is_list = [](const Value& value) {
     const Sequence* sequence = value.sequence();

@@ -202,6 +202,7 @@ Text format_percent(Renderer& renderer, const Text& format, const Value& values)
 Text format_braces(Renderer& renderer, const Text& format, const Arguments& arguments);     // format.format(...)
 Text to_json(Renderer& renderer, const Value& value, const Arguments& arguments);
 
+Text html_escaped(Renderer& renderer, const Text& text);
 Text change_case(Renderer& renderer, const Text& text, std::string (*change)(char32_t));
 Text capitalized(Renderer& renderer, const Text& text);
 // Characters of `chars` are removed; null: white space.

@@ -114,7 +114,7 @@ bool apply_test(Renderer& renderer, std::string_view name, const Value& input, c
   if (name == "true") return input.get_if<bool>() != nullptr && *input.get_if<bool>();
   if (name == "false") return input.get_if<bool>() != nullptr && !*input.get_if<bool>();
   if (name == "callable") return is_callable(input);
-  if (name == "escaped") return false;
+  if (name == "escaped") return input.text() != nullptr && input.text()->is_markup();
   if (name == "lower") return has_case(renderer.text_of(input), is_lower, is_upper);
   if (name == "upper") return has_case(renderer.text_of(input), is_upper, is_lower);
   if (name == "filter") return input.text() != nullptr && is_filter(input.text()->bytes());

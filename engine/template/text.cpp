@@ -41,6 +41,7 @@ bool Text::is_from_caller() const {
 Text Text::part(size_t begin, size_t end) const {
   Text result;
   result.append_part(*this, begin, end);
+  result.is_markup_ = is_markup_;
   return result;
 }
 

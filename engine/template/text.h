@@ -29,10 +29,14 @@ class Text {
 
   bool from_caller_at(size_t position) const;  // position < size()
   bool is_from_caller() const;                 // any byte of it
-  Text part(size_t begin, size_t end) const;   // between two characters
+  Text part(size_t begin, size_t end) const;   // between two characters; markup stays markup
   // Where a character begins; size() for those behind the end.
   size_t position_of(size_t character) const;
   size_t character_at(size_t position) const;
+
+  // Marked by the filters safe and escape, as HTML that needs no escaping: adding other text to it with + escapes that.
+  bool is_markup() const { return is_markup_; }
+  void set_markup() { is_markup_ = true; }
 
   void append(std::string_view bytes, bool from_caller);
   void append(const Text& text) { append_part(text, 0, text.size()); }
@@ -42,6 +46,7 @@ class Text {
   std::string bytes_;
   std::vector<Run> runs_;
   size_t num_characters_ = 0;
+  bool is_markup_ = false;
 };
 
 // Where `what` begins in `in`, at or after `from`, or the last one that ends at or before `to`. The time is linear.

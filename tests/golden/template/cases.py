@@ -97,6 +97,8 @@ outputs("filters", F, "s|upper", "s|lower", "s|title", "'hello-world foo_bar (ba
 outputs("tojson", {"tool": TOOL, "s": "a\"b\\c\n\t\b\f\r\x01\x7f\u00e9\u4e2d\U0001F600</script>", "m": MESSAGES}, "tool|tojson", "tool|tojson(indent=2)", "tool|tojson(indent=4)", "s|tojson", "s|tojson(ensure_ascii=true)", "[1, 1.0, 1e100, true, none, 'x']|tojson", "{'b': 1, 'a': 2}|tojson", "{'b': 1, 'a': 2}|tojson(sort_keys=true)", "[]|tojson", "{}|tojson", "[[], {}]|tojson(indent=1)", "{'a': [1, 2]}|tojson(separators=(',', ':'))", "{'a': [1, 2]}|tojson(indent=2, separators=(',', ': '))", "{1: 'a', none: 2, true: 3, 1.5: 4}|tojson", "(1, 2)|tojson", "undefined_name|tojson", "m|tojson", "range(3)|tojson", "m|map(attribute='role')|tojson",
         "m|map(attribute='role')|list|tojson", "'x'|tojson|tojson", "tool.function.parameters|tojson(indent=none)", "{'a': 1}|tojson(indent='\\t')", "1e16|tojson", "'<>&'|tojson", "{'a': none}|tojson|length", "tool|tojson(true)", "[1, 2]|tojson(indent=0)", "(1e308 * 10)|tojson", "{(1, 2): 3}|tojson", "{'a': 'x'|upper}|tojson", "tojson", "namespace(a=1)|tojson", "{'a': {'b': {'c': []}}}|tojson(indent=3)")
 
+outputs("markup", {"s": "<b>\"x\""}, "'a'|safe + s", "s + 'a'|safe", "s|safe + 'a<'", "s|e + s", "s|e|e", "s|escape|forceescape", "s|safe ~ s", "s|safe|e", "(s|safe)[0] + '<'", "(s|safe) is escaped", "s is escaped", "'a'|safe + s|tojson", "s|safe|string + '<'", "[s|safe, s]|join('<')", "s|safe == s", "(s|e)|length", "'<' + (s|safe|trim)", "'%s' % s|safe")
+
 # ---- Tests ----
 
 T = {"s": "a", "l": [1], "d": {"a": 1}, "n": None, "i": 3, "f": 1.5, "t": True}
