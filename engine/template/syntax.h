@@ -65,13 +65,13 @@ struct Parameter {
 struct MacroSyntax {
   std::string name = {};
   std::vector<Parameter> parameters;
-  std::vector<Statement> body = {};
+  std::vector<Statement> body;
   bool uses_varargs = false, uses_kwargs = false, uses_caller = false;
 };
 
 struct Branch {
   Expression condition;
-  std::vector<Statement> body = {};
+  std::vector<Statement> body;
 };
 
 struct Statement {
