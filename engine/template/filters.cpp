@@ -103,8 +103,9 @@ Value title_filter(Renderer& renderer, const Value& input, const Arguments& argu
   bool begins_word = true;
   for (size_t at = 0; at < text.size();) {
     const Character c = first_character(std::string_view(text.bytes()).substr(at));
-    const bool separates = is_space(c.code_point) || (c.code_point < 0x80 && std::string_view("-({[<").find(static_cast<char>(c.code_point)) !=
-                                                                                  std::string_view::npos);
+    const bool separates =
+        is_space(c.code_point) ||
+        (c.code_point < 0x80 && std::string_view("-({[<").find(static_cast<char>(c.code_point)) != std::string_view::npos);
     result.append(begins_word ? upper(c.code_point) : lower(c.code_point), text.from_caller_at(at));
     begins_word = separates;
     at += c.size;

@@ -61,8 +61,8 @@ std::string grouped(const std::string& digits, char separator, size_t group) {
   return result;
 }
 
-void write_number(Builder& out, const Field& field, bool is_negative, std::string prefix, std::string whole, const std::string& rest,
-                  bool is_caller) {
+void write_number(Builder& out, const Field& field, bool is_negative, std::string prefix, std::string whole,
+                  const std::string& rest, bool is_caller) {
   Text sign(is_negative ? "-" : field.sign == '+' ? "+" : field.sign == ' ' ? " " : "");
   sign.append(prefix, false);
   const size_t group = field.type == 'x' || field.type == 'X' || field.type == 'b' || field.type == 'o' ? 4 : 3;
@@ -167,7 +167,8 @@ Text format_percent(Renderer& renderer, const Text& format, const Value& values)
       if (end == std::string_view::npos) fail("incomplete format key");
       if (dict == nullptr) fail("format requires a mapping");
       value = dict->find(text.substr(at + 1, end - at - 1));
-      if (value == nullptr) fail("the format names ", in_quotes(text.substr(at + 1, end - at - 1), 40), ", which the values lack");
+      if (value == nullptr)
+        fail("the format names ", in_quotes(text.substr(at + 1, end - at - 1), 40), ", which the values lack");
       named = true;
       at = end + 1;
     }
@@ -191,7 +192,8 @@ Text format_percent(Renderer& renderer, const Text& format, const Value& values)
       if (at >= text.size() || text[at] != '*') return read_number(text, at, what);
       ++at;
       const int64_t size = to_integer(next_value(), "the * of a format");
-      if (size > kMaxWidth || size < -kMaxWidth) fail_as(StatusCode::resource_exhausted, what, " of a format is more than ", kMaxWidth);
+      if (size > kMaxWidth || size < -kMaxWidth)
+        fail_as(StatusCode::resource_exhausted, what, " of a format is more than ", kMaxWidth);
       return size;
     };
     field.width = read_size("the width");
@@ -250,7 +252,8 @@ Text format_percent(Renderer& renderer, const Text& format, const Value& values)
       default: fail("unsupported format character '", utf8(static_cast<unsigned char>(type)), "'");
     }
   }
-  const bool all_used = several != nullptr ? used == several->items.size() : named || dict != nullptr || used == 1 || values.sequence() != nullptr;
+  const bool all_used =
+      several != nullptr ? used == several->items.size() : named || dict != nullptr || used == 1 || values.sequence() != nullptr;
   if (!all_used) fail("not all arguments converted during string formatting");
   return out.take();
 }
@@ -300,9 +303,11 @@ Field read_specification(const Text& text) {
 void write_formatted(Renderer& renderer, Builder& out, const Value& value, const Text& specification) {
   if (specification.empty()) return out.append(renderer.text_of(value));
   Field field = read_specification(specification);
-  const bool is_number = value.get_if<int64_t>() != nullptr || value.get_if<double>() != nullptr || value.get_if<bool>() != nullptr;
+  const bool is_number =
+      value.get_if<int64_t>() != nullptr || value.get_if<double>() != nullptr || value.get_if<bool>() != nullptr;
   const std::string_view of_integer = "dnxXob", of_real = "eEfFgGn%";
-  if (is_number && value.get_if<double>() == nullptr && (field.type == '\0' || of_integer.find(field.type) != std::string_view::npos)) {
+  if (is_number && value.get_if<double>() == nullptr &&
+      (field.type == '\0' || of_integer.find(field.type) != std::string_view::npos)) {
     if (field.precision >= 0) fail("a precision is not allowed in an integer format");
     if (field.type == 'n') field.type = 'd';
     return write_integer(out, field, to_integer(value, "a number"));

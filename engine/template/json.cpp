@@ -18,7 +18,9 @@ namespace {
 class JsonWriter {
  public:
   JsonWriter(Renderer& renderer, const Arguments& arguments)
-      : renderer_(renderer), out_(renderer), parameters_("tojson", arguments, {"ensure_ascii", "indent", "separators", "sort_keys"}) {
+      : renderer_(renderer),
+        out_(renderer),
+        parameters_("tojson", arguments, {"ensure_ascii", "indent", "separators", "sort_keys"}) {
     ascii_ = parameters_.flag(0);
     sorts_ = parameters_.flag(3);
     if (const Value* indent = parameters_.find(1); indent != nullptr && !indent->is_none()) {
@@ -226,7 +228,9 @@ class ValueBuilder final : public nlohmann::json_sax<nlohmann::json> {
 
 }  // namespace
 
-Text to_json(Renderer& renderer, const Value& value, const Arguments& arguments) { return JsonWriter(renderer, arguments).run(value); }
+Text to_json(Renderer& renderer, const Value& value, const Arguments& arguments) {
+  return JsonWriter(renderer, arguments).run(value);
+}
 
 Result<Value> parse_json_value(std::string_view json) {
   return catch_out_of_memory([&]() -> Result<Value> {

@@ -195,8 +195,8 @@ class Lexer {
   // Digits with single underscores between them.
   size_t after_digits(size_t position) const {
     while (position < source_.size() &&
-           (is_ascii_digit(source_[position]) || (source_[position] == '_' && position + 1 < source_.size() &&
-                                                  is_ascii_digit(source_[position + 1])))) {
+           (is_ascii_digit(source_[position]) ||
+            (source_[position] == '_' && position + 1 < source_.size() && is_ascii_digit(source_[position + 1])))) {
       ++position;
     }
     return position;
@@ -208,8 +208,9 @@ class Lexer {
     const bool after_dot = at_ > 0 && source_[at_ - 1] == '.';
     if (source_[at_] == '0' && at_ + 1 < source_.size() && std::string_view("xXoObB").find(source_[at_ + 1]) != kNone) {
       end += 2;
-      while (end < source_.size() && (is_ascii_digit(source_[end]) || source_[end] == '_' ||
-                                      (source_[end] >= 'a' && source_[end] <= 'f') || (source_[end] >= 'A' && source_[end] <= 'F'))) {
+      while (end < source_.size() &&
+             (is_ascii_digit(source_[end]) || source_[end] == '_' || (source_[end] >= 'a' && source_[end] <= 'f') ||
+              (source_[end] >= 'A' && source_[end] <= 'F'))) {
         ++end;
       }
     } else {
@@ -266,7 +267,8 @@ class Lexer {
         if (digit == kNone || digit >= base || (source_[end] < '0')) break;
         character = character * base + static_cast<char32_t>(digit);
       }
-      if (all && end < begin + most) fail_here("a string has the escape \\", letter, " without its ", most, " hexadecimal digits");
+      if (all && end < begin + most)
+        fail_here("a string has the escape \\", letter, " without its ", most, " hexadecimal digits");
       if (character > 0x10ffff) fail_here("a string has an escape \\U above 10ffff");
       value += utf8(character);
       return end;

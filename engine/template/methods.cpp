@@ -105,7 +105,9 @@ std::string plain_number(std::string_view text) {
   const std::string whole(strip(Text(text), nullptr, true, true).bytes());
   std::string plain;
   for (size_t i = 0; i < whole.size(); ++i) {
-    const auto is_digit_at = [&](size_t at) { return at < whole.size() && std::isalnum(static_cast<unsigned char>(whole[at])) != 0; };
+    const auto is_digit_at = [&](size_t at) {
+      return at < whole.size() && std::isalnum(static_cast<unsigned char>(whole[at])) != 0;
+    };
     if (whole[i] != '_') {
       plain += whole[i];
     } else if (i == 0 || !is_digit_at(i - 1) || !is_digit_at(i + 1)) {
@@ -174,13 +176,15 @@ namespace {
 // ---- The names ----
 
 constexpr std::array<std::string_view, 47> kTextMethods = {
-    "capitalize", "casefold", "center",   "count",      "encode",     "endswith",  "expandtabs",   "find",         "format",  "format_map",
-    "index",      "isalnum",  "isalpha",  "isascii",    "isdecimal",  "isdigit",   "isidentifier", "islower",      "isnumeric",
-    "isprintable", "isspace", "istitle",  "isupper",    "join",       "ljust",     "lower",        "lstrip",       "maketrans",
-    "partition",  "removeprefix", "removesuffix", "replace", "rfind", "rindex",    "rjust",        "rpartition",   "rsplit",  "rstrip",
-    "split",      "splitlines", "startswith", "strip",  "swapcase",   "title",     "translate",    "upper",        "zfill"};
+    "capitalize",   "casefold",   "center",    "count",       "encode",    "endswith",     "expandtabs",   "find",
+    "format",       "format_map", "index",     "isalnum",     "isalpha",   "isascii",      "isdecimal",    "isdigit",
+    "isidentifier", "islower",    "isnumeric", "isprintable", "isspace",   "istitle",      "isupper",      "join",
+    "ljust",        "lower",      "lstrip",    "maketrans",   "partition", "removeprefix", "removesuffix", "replace",
+    "rfind",        "rindex",     "rjust",     "rpartition",  "rsplit",    "rstrip",       "split",        "splitlines",
+    "startswith",   "strip",      "swapcase",  "title",       "translate", "upper",        "zfill"};
 constexpr std::array<std::string_view, 3> kListMethods = {"copy", "count", "index"};
-constexpr std::array<std::string_view, 8> kListChanges = {"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"};
+constexpr std::array<std::string_view, 8> kListChanges = {"append", "clear",  "extend",  "insert",
+                                                          "pop",    "remove", "reverse", "sort"};
 constexpr std::array<std::string_view, 6> kDictMethods = {"copy", "fromkeys", "get", "items", "keys", "values"};
 constexpr std::array<std::string_view, 5> kDictChanges = {"clear", "pop", "popitem", "setdefault", "update"};
 
@@ -221,7 +225,8 @@ class TextMethod {
     if (name_ == "upper") return make(change_case(renderer_, text_, upper));
     if (name_ == "lower" || name_ == "casefold") return make(change_case(renderer_, text_, lower));
     if (name_ == "capitalize") return make(capitalized(renderer_, text_));
-    if (name_ == "swapcase") return make(change_case(renderer_, text_, [](char32_t c) { return is_upper(c) ? lower(c) : upper(c); }));
+    if (name_ == "swapcase")
+      return make(change_case(renderer_, text_, [](char32_t c) { return is_upper(c) ? lower(c) : upper(c); }));
     if (name_ == "title") return run_title();
     return {answer()};
   }
@@ -233,7 +238,8 @@ class TextMethod {
   Value run_strip() const {
     const Parameters parameters(name_, arguments_, {"chars"});
     const Value* chars = parameters.find(0);
-    return make(strip(text_, chars == nullptr || chars->is_none() ? nullptr : &parameters.text(0), name_ != "rstrip", name_ != "lstrip"));
+    return make(
+        strip(text_, chars == nullptr || chars->is_none() ? nullptr : &parameters.text(0), name_ != "rstrip", name_ != "lstrip"));
   }
 
   Value list_of(std::vector<Text> parts) const {
@@ -416,7 +422,8 @@ class TextMethod {
   Value run_remove() const {
     const Parameters parameters(name_, arguments_, {"affix"}, 1);
     const std::string& affix = parameters.text(0).bytes();
-    if (name_ == "removeprefix") return make(text_.part(bytes().substr(0, affix.size()) == affix ? affix.size() : 0, text_.size()));
+    if (name_ == "removeprefix")
+      return make(text_.part(bytes().substr(0, affix.size()) == affix ? affix.size() : 0, text_.size()));
     const bool ends = text_.size() >= affix.size() && bytes().substr(text_.size() - affix.size()) == affix;
     return make(text_.part(0, text_.size() - (ends ? affix.size() : 0)));
   }
@@ -429,7 +436,8 @@ class TextMethod {
     const auto found = backwards ? find_last(bytes(), by.bytes(), text_.size()) : find_first(bytes(), by.bytes(), 0);
     std::vector<Value> parts;
     if (found) {
-      parts = {make(text_.part(0, *found)), make(text_.part(*found, *found + by.size())), make(text_.part(*found + by.size(), text_.size()))};
+      parts = {make(text_.part(0, *found)), make(text_.part(*found, *found + by.size())),
+               make(text_.part(*found + by.size(), text_.size()))};
     } else if (backwards) {
       parts = {make(Text()), make(Text()), make(text_)};
     } else {

@@ -300,7 +300,8 @@ class Parser {
       if (token.text == reserved) fail_at(token, "cannot assign to ", reserved);
     }
     if (with_attributes && take_symbol(".")) {
-      return {.kind = Kind::namespace_attribute, .line = token.line, .name = token.text, .attribute = expect_name("an attribute")};
+      return {
+          .kind = Kind::namespace_attribute, .line = token.line, .name = token.text, .attribute = expect_name("an attribute")};
     }
     return {.kind = Kind::name, .line = token.line, .name = token.text};
   }
@@ -388,8 +389,8 @@ class Parser {
     std::vector<Expression> operands = list_of(sum());
     std::vector<std::string> operators;
     for (;;) {
-      if (current().type == Type::symbol && (is_symbol("==") || is_symbol("!=") || is_symbol("<") || is_symbol("<=") ||
-                                             is_symbol(">") || is_symbol(">="))) {
+      if (current().type == Type::symbol &&
+          (is_symbol("==") || is_symbol("!=") || is_symbol("<") || is_symbol("<=") || is_symbol(">") || is_symbol(">="))) {
         operators.push_back(take().text);
       } else if (take_name("in")) {
         operators.emplace_back("in");
@@ -463,7 +464,9 @@ class Parser {
     }
   }
 
-  Expression constant(int line, Value value) const { return {.kind = Kind::constant, .line = line, .constant = std::move(value)}; }
+  Expression constant(int line, Value value) const {
+    return {.kind = Kind::constant, .line = line, .constant = std::move(value)};
+  }
 
   Expression primary() {
     const Token token = take();
@@ -658,8 +661,8 @@ class Parser {
     const bool negated = take_name("not");
     Expression result{.kind = Kind::test, .line = line, .operands = list_of(std::move(input))};
     result.name = dotted_name("the name of a test");
-    const bool begins_argument = current().type == Type::string || current().type == Type::integer || current().type == Type::real ||
-                                 is_symbol("[") || is_symbol("{") ||
+    const bool begins_argument = current().type == Type::string || current().type == Type::integer ||
+                                 current().type == Type::real || is_symbol("[") || is_symbol("{") ||
                                  (current().type == Type::name && !is_name("else") && !is_name("or") && !is_name("and"));
     if (is_symbol("(")) {
       result.arguments = call_arguments();
@@ -676,7 +679,7 @@ class Parser {
   const std::vector<Token> tokens_;
   size_t at_ = 0;
   int level_ = 0;
-  int num_loops_ = 0;                  // round the current statement
+  int num_loops_ = 0;                 // round the current statement
   std::vector<MacroSyntax*> macros_;  // likewise
 };
 

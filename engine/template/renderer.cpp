@@ -19,8 +19,8 @@ namespace {
 
 using Kind = Expression::Kind;
 
-constexpr int kMaxRunDepth = 500;          // of statements and expressions in each other, through macros too
-constexpr int64_t kMaxRange = 100000;      // as in jinja2's sandbox
+constexpr int kMaxRunDepth = 500;      // of statements and expressions in each other, through macros too
+constexpr int64_t kMaxRange = 100000;  // as in jinja2's sandbox
 constexpr size_t kMaxSourceBytes = size_t{4} << 20;
 constexpr size_t kValueBytes = 160;  // that a value takes besides its text, about
 
@@ -410,8 +410,8 @@ void Renderer::assign(const Expression& target, Value value, Scope& scope) {
   }
   const std::vector<Value> items = items_of(value);
   if (items.size() != target.operands.size()) {
-    fail(items.size() < target.operands.size() ? "not enough" : "too many", " values to unpack: expected ", target.operands.size(),
-         ", got ", items.size());
+    fail(items.size() < target.operands.size() ? "not enough" : "too many", " values to unpack: expected ",
+         target.operands.size(), ", got ", items.size());
   }
   for (size_t i = 0; i < items.size(); ++i) assign(target.operands[i], items[i], scope);
 }
@@ -758,7 +758,8 @@ namespace {
 // 'dict object' has no attribute 'x'
 Value missing(const Value& object, const Value& key) {
   const std::string owner = object.is_none() ? "None" : str_cat(type_name(object), " object");
-  if (const Text* name = key.text()) return make_undefined(str_cat("'", owner, "' has no attribute ", in_quotes(name->bytes(), 40)));
+  if (const Text* name = key.text())
+    return make_undefined(str_cat("'", owner, "' has no attribute ", in_quotes(name->bytes(), 40)));
   Text element;
   if (const int64_t* index = key.get_if<int64_t>()) element.append(std::to_string(*index), false);
   return make_undefined(str_cat(owner, " has no element ", element.bytes()));
@@ -801,8 +802,9 @@ Value Renderer::item(const Value& object, const Value& key) {
     int64_t index = to_integer(key, "an index");
     const Text* text = object.text();
     const Sequence* sequence = object.sequence();
-    const bool has_index = sequence != nullptr && (sequence->type == Sequence::Type::list || sequence->type == Sequence::Type::tuple ||
-                                                   sequence->type == Sequence::Type::range);
+    const bool has_index =
+        sequence != nullptr && (sequence->type == Sequence::Type::list || sequence->type == Sequence::Type::tuple ||
+                                sequence->type == Sequence::Type::range);
     const int64_t length = text != nullptr ? static_cast<int64_t>(text->num_characters())
                            : has_index     ? static_cast<int64_t>(sequence->items.size())
                                            : 0;
@@ -825,9 +827,9 @@ Value Renderer::slice(const Value& object, const Value& begin, const Value& end,
   check_defined(object);
   const Text* text = object.text();
   const Sequence* sequence = object.sequence();
-  const bool has_order = text != nullptr || (sequence != nullptr && (sequence->type == Sequence::Type::list ||
-                                                                     sequence->type == Sequence::Type::tuple ||
-                                                                     sequence->type == Sequence::Type::range));
+  const bool has_order = text != nullptr || (sequence != nullptr &&
+                                             (sequence->type == Sequence::Type::list || sequence->type == Sequence::Type::tuple ||
+                                              sequence->type == Sequence::Type::range));
   if (!has_order) fail("a value of the type '", type_name(object), "' has no slices");
   const int64_t length = static_cast<int64_t>(text != nullptr ? text->num_characters() : sequence->items.size());
   const int64_t by = step.is_none() ? 1 : to_integer(step, "the step of a slice");
@@ -860,7 +862,8 @@ Value Renderer::binary(std::string_view operation, const Value& a, const Value& 
   check_defined(a);
   check_defined(b);
   if (is_number(a) && is_number(b)) {
-    if (a.get_if<double>() != nullptr || b.get_if<double>() != nullptr) return real_arithmetic(operation, to_double(a), to_double(b));
+    if (a.get_if<double>() != nullptr || b.get_if<double>() != nullptr)
+      return real_arithmetic(operation, to_double(a), to_double(b));
     return integer_arithmetic(operation, to_integer(a, "a number"), to_integer(b, "a number"));
   }
   const Text *x = a.text(), *y = b.text();

@@ -198,8 +198,8 @@ enum class MethodKind { none, safe, changes };
 MethodKind find_method(const Value& object, std::string_view name);
 Value call_method(Renderer& renderer, const Method& method, const Arguments& arguments);
 
-Text format_percent(Renderer& renderer, const Text& format, const Value& values);           // format % values
-Text format_braces(Renderer& renderer, const Text& format, const Arguments& arguments);     // format.format(...)
+Text format_percent(Renderer& renderer, const Text& format, const Value& values);        // format % values
+Text format_braces(Renderer& renderer, const Text& format, const Arguments& arguments);  // format.format(...)
 Text to_json(Renderer& renderer, const Value& value, const Arguments& arguments);
 
 Text html_escaped(Renderer& renderer, const Text& text);

@@ -24,23 +24,23 @@ struct Expression {
     name,
     list,
     tuple,
-    dict,        // key, value, key, value, ...
-    attribute,   // operands[0].name
-    item,        // operands[0][operands[1]]
-    slice,       // three operands: begin, end, step
+    dict,       // key, value, key, value, ...
+    attribute,  // operands[0].name
+    item,       // operands[0][operands[1]]
+    slice,      // three operands: begin, end, step
     negative,
     positive,
     not_,
-    and_,        // n operands
+    and_,  // n operands
     or_,
     arithmetic,  // n operands from left to right, with an operator before each but the first
     comparison,  // likewise: a < b < c
     concatenation,
-    condition,   // operands[1] if operands[0] else operands[2], which may be missing
-    call,        // operands[0](arguments)
-    filter,      // operands[0] | name(arguments)
-    test,        // operands[0] is name(arguments)
-    body,        // what a filter block filters
+    condition,            // operands[1] if operands[0] else operands[2], which may be missing
+    call,                 // operands[0](arguments)
+    filter,               // operands[0] | name(arguments)
+    test,                 // operands[0] is name(arguments)
+    body,                 // what a filter block filters
     namespace_attribute,  // name.attribute: only as the target of an assignment
   };
   Kind kind = Kind::constant;
@@ -93,9 +93,10 @@ struct Statement {
   Kind kind = Kind::text;
   int line = 0;
   std::string text = {};
-  std::vector<Expression> expressions = {};  // output: what is written; for_: the items, and the condition of each, if there is one
-  std::vector<Expression> targets = {};      // for_, set, with: what is assigned
-  std::vector<Branch> branches = {};         // if_
+  std::vector<Expression> expressions =
+      {};                                // output: what is written; for_: the items, and the condition of each, if there is one
+  std::vector<Expression> targets = {};  // for_, set, with: what is assigned
+  std::vector<Branch> branches = {};     // if_
   std::vector<Statement> body = {};
   std::vector<Statement> otherwise = {};  // of if_ and for_
   std::shared_ptr<const MacroSyntax> macro = {};

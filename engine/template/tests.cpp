@@ -58,11 +58,10 @@ struct OrderTest {
   std::string_view name;
   const char* operation;
 };
-constexpr std::array kOrderTests = {OrderTest{"==", "=="},          OrderTest{"eq", "=="}, OrderTest{"equalto", "=="},
-                                    OrderTest{"!=", "!="},          OrderTest{"ne", "!="}, OrderTest{">", ">"},
-                                    OrderTest{"gt", ">"},           OrderTest{"greaterthan", ">"}, OrderTest{">=", ">="},
-                                    OrderTest{"ge", ">="},          OrderTest{"<", "<"},   OrderTest{"lt", "<"},
-                                    OrderTest{"lessthan", "<"},     OrderTest{"<=", "<="}, OrderTest{"le", "<="}};
+constexpr std::array kOrderTests = {
+    OrderTest{"==", "=="}, OrderTest{"eq", "=="}, OrderTest{"equalto", "=="},    OrderTest{"!=", "!="}, OrderTest{"ne", "!="},
+    OrderTest{">", ">"},   OrderTest{"gt", ">"},  OrderTest{"greaterthan", ">"}, OrderTest{">=", ">="}, OrderTest{"ge", ">="},
+    OrderTest{"<", "<"},   OrderTest{"lt", "<"},  OrderTest{"lessthan", "<"},    OrderTest{"<=", "<="}, OrderTest{"le", "<="}};
 
 const OrderTest* find_order_test(std::string_view name) {
   const auto found = std::find_if(kOrderTests.begin(), kOrderTests.end(), [&](const OrderTest& t) { return t.name == name; });
@@ -78,9 +77,10 @@ bool apply_order_test(Renderer& renderer, const OrderTest& test, const Value& a,
   return operation == ">" ? order > 0 : operation == ">=" ? order >= 0 : operation == "<" ? order < 0 : order <= 0;
 }
 
-constexpr std::array<std::string_view, 24> kTests = {
-    "boolean", "callable", "defined", "divisibleby", "escaped",  "even",   "false",  "filter", "float",  "in",        "integer", "iterable",
-    "lower",   "mapping",  "none",    "number",      "odd",      "sameas", "sequence", "string", "test", "true", "undefined", "upper"};
+constexpr std::array<std::string_view, 24> kTests = {"boolean",  "callable", "defined", "divisibleby", "escaped",   "even",
+                                                     "false",    "filter",   "float",   "in",          "integer",   "iterable",
+                                                     "lower",    "mapping",  "none",    "number",      "odd",       "sameas",
+                                                     "sequence", "string",   "test",    "true",        "undefined", "upper"};
 
 int64_t whole(const Value& value, std::string_view name) { return to_integer(value, str_cat("the input of the test ", name)); }
 

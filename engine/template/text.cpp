@@ -31,7 +31,8 @@ void Text::append_part(const Text& text, size_t begin, size_t end) {
 }
 
 bool Text::from_caller_at(size_t position) const {
-  return std::upper_bound(runs_.begin(), runs_.end(), position, [](size_t p, const Run& run) { return p < run.end; })->from_caller;
+  return std::upper_bound(runs_.begin(), runs_.end(), position, [](size_t p, const Run& run) { return p < run.end; })
+      ->from_caller;
 }
 
 bool Text::is_from_caller() const {
@@ -56,7 +57,8 @@ size_t Text::position_of(size_t character) const {
 
 size_t Text::character_at(size_t position) const {
   if (num_characters_ == size()) return position;
-  return static_cast<size_t>(std::count_if(bytes_.begin(), bytes_.begin() + static_cast<std::ptrdiff_t>(position), begins_character));
+  return static_cast<size_t>(
+      std::count_if(bytes_.begin(), bytes_.begin() + static_cast<std::ptrdiff_t>(position), begins_character));
 }
 
 std::optional<size_t> find_first(std::string_view in, std::string_view what, size_t from) {

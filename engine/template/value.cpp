@@ -206,12 +206,13 @@ int compare(const Value& a, const Value& b, const char* operation, const Spend& 
   spend(1);
   if (const auto x = whole_number(a), y = whole_number(b); x && y) return *x < *y ? -1 : *x > *y ? 1 : 0;
   if (const auto x = number(a), y = number(b); x && y) return *x < *y ? -1 : *x > *y ? 1 : 0;
-  if (const Text *x = a.text(), *y = b.text(); x != nullptr && y != nullptr) {
+  if (const Text* x = a.text(), *y = b.text(); x != nullptr && y != nullptr) {
     spend(std::min(x->size(), y->size()));
     return x->bytes().compare(y->bytes());  // UTF-8 has the order of its code points
   }
   const Sequence *x = a.sequence(), *y = b.sequence();
-  if (x != nullptr && y != nullptr && x->type == y->type && (x->type == Sequence::Type::list || x->type == Sequence::Type::tuple)) {
+  if (x != nullptr && y != nullptr && x->type == y->type &&
+      (x->type == Sequence::Type::list || x->type == Sequence::Type::tuple)) {
     for (size_t i = 0; i < std::min(x->items.size(), y->items.size()); ++i) {
       if (!equals(x->items[i], y->items[i], spend)) return compare(x->items[i], y->items[i], operation, spend);
     }

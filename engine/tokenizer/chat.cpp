@@ -16,7 +16,8 @@ using jinja::Text;
 using jinja::Value;
 
 // Templates make markers of these: '<|' + message.role + '|>'. A role of another name is text of the caller.
-constexpr std::array<std::string_view, 8> kRoles = {"system", "developer", "user", "assistant", "tool", "function", "ipython", "observation"};
+constexpr std::array<std::string_view, 8> kRoles = {"system", "developer", "user",    "assistant",
+                                                    "tool",   "function",  "ipython", "observation"};
 
 // As in `transformers`: what continues the final message ends before this text.
 constexpr std::string_view kFinalTag = "CONTINUE_FINAL_MESSAGE_TAG ";
@@ -180,7 +181,8 @@ Result<Text> ChatFormat::render_values(std::vector<Value> messages, const ChatOp
 Result<Text> ChatFormat::render_checked(std::span<const ChatMessage> messages, const ChatOptions& options) const {
   if (messages.empty()) return invalid_argument("the conversation has no messages: at least one is needed");
   if (options.continue_final_message && options.add_generation_prompt) {
-    return invalid_argument("the final message is to be continued, and a generation prompt is to begin a new one: only one is possible");
+    return invalid_argument(
+        "the final message is to be continued, and a generation prompt is to begin a new one: only one is possible");
   }
   std::vector<Value> values;
   for (size_t i = 0; i < messages.size(); ++i) {

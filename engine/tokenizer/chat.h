@@ -25,12 +25,13 @@ struct ChatMessage {
 struct ChatOptions {
   bool add_generation_prompt = true;    // the header of the assistant's answer follows
   bool continue_final_message = false;  // the last message is not ended: the answer continues it. Excludes add_generation_prompt
-  std::string variables = {};           // a JSON object of further variables of the template: "enable_thinking". They go before those of the choice
+  std::string variables =
+      {};  // a JSON object of further variables of the template: "enable_thinking". They go before those of the choice
 };
 
 // Which template a ChatFormat runs. By default the model's own; of several, "default".
 struct ChatTemplateChoice {
-  std::string name = {};          // of several that the model has
+  std::string name = {};             // of several that the model has
   std::string source = {};           // a template in their place
   std::string variables = {};        // a JSON object of further variables, for all conversations
   std::optional<std::tm> date = {};  // what the template takes for today; none: the local time of each call

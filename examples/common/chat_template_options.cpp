@@ -28,7 +28,8 @@ std::optional<std::tm> read_date(const std::string& text) {
 Result<std::string> read_template(const std::string& path) {
   PROLOGUE_ASSIGN_OR_RETURN(FileBytes file, FileBytes::open(path));
   if (file.size() > kMaxTemplateBytes) {
-    return unsupported(printable_path(path), ": the file has ", file.size(), " bytes: at most ", kMaxTemplateBytes, " are supported");
+    return unsupported(printable_path(path), ": the file has ", file.size(), " bytes: at most ", kMaxTemplateBytes,
+                       " are supported");
   }
   PROLOGUE_RETURN_IF_ERROR(file.read_head(file.size()));
   return std::string(reinterpret_cast<const char*>(file.head().data()), static_cast<size_t>(file.size()));

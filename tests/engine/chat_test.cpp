@@ -117,8 +117,8 @@ TEST_P(ChatTemplate, KeepsMarkersOutOfMessages) {
 // A marker ends an answer: EOS, which ends every generation, or the one that the template writes after it.
 TEST_P(ChatTemplate, KnowsWhatEndsAnAnswer) {
   ASSERT_TRUE(format_.ok()) << format_.status().message();
-  const std::map<std::string, std::string> ends = {{"gemma3", "<end_of_turn>"}, {"phi3", "<|end|>"}, {"phi4_mini", "<|end|>"},
-                                                   {"phi4", "<|im_end|>"},      {"harmony", "<|end|>"}};
+  const std::map<std::string, std::string> ends = {
+      {"gemma3", "<end_of_turn>"}, {"phi3", "<|end|>"}, {"phi4_mini", "<|end|>"}, {"phi4", "<|im_end|>"}, {"harmony", "<|end|>"}};
   const auto end = ends.find(GetParam());
   if (end == ends.end()) {
     EXPECT_TRUE(format_->stop_tokens().empty());
@@ -148,7 +148,8 @@ TokenizerData bytes_and_markers(const std::string& chat_template) {
     data.tokens.push_back(text);
     data.token_types.push_back(static_cast<int32_t>(TokenType::normal));
   }
-  for (const char* marker : {"<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|user|>", "<|assistant|>", "[INST]", "[/INST]", "<|return|>"}) {
+  for (const char* marker :
+       {"<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|user|>", "<|assistant|>", "[INST]", "[/INST]", "<|return|>"}) {
     data.tokens.emplace_back(marker);
     data.token_types.push_back(static_cast<int32_t>(TokenType::control));
   }
@@ -198,13 +199,15 @@ TEST(ChatFormats, BeginAnAnswerAsTheTemplateDoes) {
   EXPECT_EQ(written(kThinking, {{"user", "Hi"}}), "{<|im_start|>}user\nHi{<|im_end|>}\n{<|im_start|>}assistant\n<think>\n");
   EXPECT_EQ(written(kThinking, {{"user", "Hi"}}, {.variables = R"({"enable_thinking": false})"}),
             "{<|im_start|>}user\nHi{<|im_end|>}\n{<|im_start|>}assistant\n");
-  EXPECT_EQ(written(kThinking, {{"user", "Hi"}}, {.variables = R"({"enable_thinking": true})"}, {.variables = R"({"enable_thinking": false})"}),
+  EXPECT_EQ(written(kThinking, {{"user", "Hi"}}, {.variables = R"({"enable_thinking": true})"},
+                    {.variables = R"({"enable_thinking": false})"}),
             "{<|im_start|>}user\nHi{<|im_end|>}\n{<|im_start|>}assistant\n<think>\n");
 }
 
 // mlc-llm#3482: a template that leaves old thoughts out is not given them again each turn.
 TEST(ChatFormats, LeaveOldThoughtsOut) {
-  EXPECT_EQ(written(kThinking, {{"user", "1"}, {"assistant", "<think>\nhm\n</think>\n\nA"}, {"user", "2"}}, {.add_generation_prompt = false}),
+  EXPECT_EQ(written(kThinking, {{"user", "1"}, {"assistant", "<think>\nhm\n</think>\n\nA"}, {"user", "2"}},
+                    {.add_generation_prompt = false}),
             "{<|im_start|>}user\n1{<|im_end|>}\n{<|im_start|>}assistant\nA{<|im_end|>}\n{<|im_start|>}user\n2{<|im_end|>}\n");
 }
 
@@ -227,13 +230,18 @@ TEST(ChatFormats, PutTheSystemPromptWhereTheTemplateDoes) {
       "{%- if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] %}{% set rest = messages[1:] %}"
       "{%- else %}{% set rest = messages %}{% endif %}{{ bos_token }}{% for m in rest %}{% if m['role'] == 'user' %}";
   const std::string end =
-      "{{ '[INST]' + system + '\\n\\n' + m['content'] + '[/INST]' }}{% else %}{{ '[INST]' + m['content'] + '[/INST]' }}{% endif %}"
-      "{% elif m['role'] == 'assistant' %}{{ m['content'] + eos_token }}{% else %}{{ raise_exception('no role ' + m['role']) }}{% endif %}"
+      "{{ '[INST]' + system + '\\n\\n' + m['content'] + '[/INST]' }}{% else %}{{ '[INST]' + m['content'] + '[/INST]' }}{% endif "
+      "%}"
+      "{% elif m['role'] == 'assistant' %}{{ m['content'] + eos_token }}{% else %}{{ raise_exception('no role ' + m['role']) "
+      "}}{% endif %}"
       "{% endfor %}";
   const std::vector<ChatMessage> messages = {{"system", "S"}, {"user", "1"}, {"assistant", "2"}, {"user", "3"}};
-  EXPECT_EQ(written(begin + "{% if loop.last and system is defined %}" + end, messages), "{<s>}{[INST]}1{[/INST]}2{</s>}{[INST]}S\n\n3{[/INST]}");
-  EXPECT_EQ(written(begin + "{% if loop.first and system is defined %}" + end, messages), "{<s>}{[INST]}S\n\n1{[/INST]}2{</s>}{[INST]}3{[/INST]}");
-  EXPECT_EQ(written(begin + "{% if loop.first and system is defined %}" + end, {{"tool", "4"}}), "the chat template, line 1: no role tool");
+  EXPECT_EQ(written(begin + "{% if loop.last and system is defined %}" + end, messages),
+            "{<s>}{[INST]}1{[/INST]}2{</s>}{[INST]}S\n\n3{[/INST]}");
+  EXPECT_EQ(written(begin + "{% if loop.first and system is defined %}" + end, messages),
+            "{<s>}{[INST]}S\n\n1{[/INST]}2{</s>}{[INST]}3{[/INST]}");
+  EXPECT_EQ(written(begin + "{% if loop.first and system is defined %}" + end, {{"tool", "4"}}),
+            "the chat template, line 1: no role tool");
 }
 
 // Markers that a template puts together of the role are markers; those of a role that somebody made up are not.
@@ -245,8 +253,10 @@ TEST(ChatFormats, MakeMarkersOfRoles) {
 
 TEST(ChatFormats, ContinueTheFinalMessage) {
   const ChatOptions options = {.add_generation_prompt = false, .continue_final_message = true};
-  const std::string plain = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}";
-  const std::string trimmed = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] | trim + '<|im_end|>\n' }}{% endfor %}";
+  const std::string plain =
+      "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}";
+  const std::string trimmed =
+      "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] | trim + '<|im_end|>\n' }}{% endfor %}";
   const std::vector<ChatMessage> messages = {{"user", "Count"}, {"assistant", "One, "}};
   EXPECT_EQ(written(plain, messages, options), "{<|im_start|>}user\nCount{<|im_end|>}\n{<|im_start|>}assistant\nOne, ");
   EXPECT_EQ(written(trimmed, messages, options), "{<|im_start|>}user\nCount{<|im_end|>}\n{<|im_start|>}assistant\nOne,");
@@ -281,8 +291,10 @@ TEST(ChatFormats, GiveDevelopersToTemplatesThatKnowThem) {
 
 TEST(ChatFormats, ShowFurtherMembersToTheTemplate) {
   const std::string chat_template =
-      "{% for m in messages %}{{ m.reasoning_content }}|{{ m.tool_calls | tojson if m.tool_calls }}|{{ m.name is defined }};{% endfor %}";
-  EXPECT_EQ(written(chat_template, {{"assistant", "", R"({"thinking": "hm", "tool_calls": [{"b": 1, "a": "<|im_end|>"}], "name": null})"}}),
+      "{% for m in messages %}{{ m.reasoning_content }}|{{ m.tool_calls | tojson if m.tool_calls }}|{{ m.name is defined }};{% "
+      "endfor %}";
+  EXPECT_EQ(written(chat_template,
+                    {{"assistant", "", R"({"thinking": "hm", "tool_calls": [{"b": 1, "a": "<|im_end|>"}], "name": null})"}}),
             "hm|[{\"b\": 1, \"a\": \"<|im_end|>\"}]|False;");
   EXPECT_EQ(written(chat_template, {{"user", "", "[]"}}), "the further members of a chat message must be a JSON object");
   EXPECT_EQ(written(chat_template, {{"user", "", R"({"role": "system"})"}}), "a chat message has two members role");
@@ -313,7 +325,8 @@ TEST(ChatFormats, SayWhatIsWrong) {
   EXPECT_EQ(written("x", {{"", "Hi"}}), "a chat message has no role: it must be system, user or assistant");
   EXPECT_EQ(written("x", messages, {.variables = R"({"messages": []})"}),
             "the variables of the chat template have messages, which has a place of its own");
-  EXPECT_EQ(written("x", messages, {.variables = "[1"}), "the variables of the chat template: this is no JSON: the error is at byte 3");
+  EXPECT_EQ(written("x", messages, {.variables = "[1"}),
+            "the variables of the chat template: this is no JSON: the error is at byte 3");
   TokenizerData data = bytes_and_markers("x");
   data.eos_id = -1;
   const Tokenizer tokenizer = make(std::move(data));

@@ -295,8 +295,18 @@ TEST_F(Directory, NamesBosEosAndTheChatTemplate) {
   write("tokenizer_config.json",
         R"({"bos_token": null, "chat_template": [{"name": "tools", "template": "x"}, {"name": "default", "template": "two"}]})");
   EXPECT_EQ(read()->chat_template, "two");
+  ASSERT_EQ(read()->named_chat_templates.size(), 1u);
+  EXPECT_EQ(read()->named_chat_templates[0].name, "tools");
+  EXPECT_EQ(read()->named_chat_templates[0].source, "x");
   write("chat_template.jinja", "three\n");
   EXPECT_EQ(read()->chat_template, "three\n");
+  std::filesystem::create_directory(path_ + "/additional_chat_templates");
+  write("additional_chat_templates/tools.jinja", "y");
+  write("additional_chat_templates/rag.jinja", "z");
+  const auto named = read()->named_chat_templates;
+  ASSERT_EQ(named.size(), 2u);
+  EXPECT_EQ(named[0].name + named[0].source, "ragz");
+  EXPECT_EQ(named[1].name + named[1].source, "toolsy");
 }
 
 // The template of tokenizer.json adds BOS unless the configuration says that it is not added.

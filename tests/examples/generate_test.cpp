@@ -231,7 +231,8 @@ TEST(Generate, VersionAndHelp) {
        {"--model",     "--prompt",  "--prompt-file", "--chat",          "--max-tokens", "--temperature", "--top-k",
         "--top-p",     "--min-p",   "--seed",        "--stop",          "--ignore-eos", "--device",      "--dtype",
         "--page-size", "--context", "--threads",     "--system",        "--unfused",    "--print-graph", "--profile",
-        "--score",     "--json",    "--quiet",       "--hadamard-block"}) {
+        "--score",     "--json",    "--quiet",       "--hadamard-block", "--chat-template", "--chat-template-kwargs",
+        "--chat-date"}) {
     EXPECT_NE(help.out.find(flag), std::string::npos) << flag;
   }
 }
@@ -307,8 +308,10 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(Rules, GenerateBadInput,
                          testing::Values(BadCase{"--model MODEL --prompt x --system y", 2, "--system needs --chat"},
-                                         BadCase{"--model MODEL --chat --json", 2,
-                                                 "--json needs --prompt, --prompt-file or --prompts"},
+                                         BadCase{"--model MODEL --chat --prompt x --chat-date 2026-02-30", 2, "--chat-date is '2026-02-30': it must be a date"},
+                                         BadCase{"--model MODEL --chat --prompt x --chat-template-kwargs [1]", 2, "it must be a JSON object"},
+                                         BadCase{"--model MODEL --chat --prompt x --chat-template /nowhere.jinja", 1, "/nowhere.jinja: there is no such file"},
+                                         BadCase{"--model MODEL --chat --json", 2, "--json needs --prompt, --prompt-file or --prompts"},
                                          BadCase{"--model MODEL --prompt x --stop ''", 2, "--stop is empty"},
                                          BadCase{"--model MODEL --prompt x --seed 1 --seed 2", 2, "--seed"},
                                          BadCase{"--model MODEL --prompt x --print-graph=png", 2, "png"}));

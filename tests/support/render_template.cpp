@@ -32,7 +32,8 @@ Result<jinja::Text> render(const ordered_json& job) {
 int main() {
   for (std::string line; std::getline(std::cin, line);) {
     const auto text = render(ordered_json::parse(line));
-    const ordered_json answer = text.ok() ? ordered_json{{"text", text->bytes()}} : ordered_json{{"error", text.status().message()}};
+    const ordered_json answer =
+        text.ok() ? ordered_json{{"text", text->bytes()}} : ordered_json{{"error", text.status().message()}};
     std::cout << answer.dump() << std::endl;
   }
 }
