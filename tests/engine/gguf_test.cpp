@@ -751,6 +751,22 @@ TEST(TokenizerDataTest, MarkersAreControlTokensWhateverTheirType) {
   EXPECT_EQ(tokenizer.type(4), TokenType::unused);  // a token without a text
 }
 
+TEST(TokenizerDataTest, HasSeveralChatTemplatesAndNamedTokens) {
+  GgufWriter writer = tokenizer_file("gpt-2");
+  writer.add("tokenizer.chat_template", "one");
+  writer.add("tokenizer.chat_templates", Strings{"tool_use", "missing"});
+  writer.add("tokenizer.chat_template.tool_use", "two");
+  writer.add("tokenizer.ggml.padding_token_id", uint32_t{1});
+  const Result<TokenizerData> data = read_tokenizer_data(open_valid(writer));
+  ASSERT_TRUE(data.ok()) << data.status().message();
+  EXPECT_EQ(data->chat_template, "one");
+  ASSERT_EQ(data->named_chat_templates.size(), 1u);
+  EXPECT_EQ(data->named_chat_templates[0].name, "tool_use");
+  EXPECT_EQ(data->named_chat_templates[0].source, "two");
+  ASSERT_EQ(data->named_tokens.size(), 1u);
+  EXPECT_EQ(data->named_tokens[0].first + "=" + data->named_tokens[0].second, "pad_token=b");
+}
+
 TEST(TokenizerDataTest, RefusesWhatWouldChangeTheResult) {
   for (const char* key : {"tokenizer.ggml.add_eos_token", "tokenizer.ggml.add_sep_token"}) {
     GgufWriter writer = tokenizer_file("gpt-2");
