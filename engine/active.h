@@ -38,8 +38,8 @@ Status call_back(std::string_view who, const Call& call) {
 
 // One completion in the making.
 struct Engine::Sample : ScheduledSequence {
-  Sample(Active& owner, int64_t index, const Tokenizer& tokenizer, std::vector<std::string> stop)
-      : active(owner), number(index), text(tokenizer, std::move(stop)) {}
+  Sample(Active& owner, int64_t index, const Tokenizer& tokenizer, const std::vector<std::string>& stop)
+      : active(owner), number(index), text(tokenizer, stop) {}
 
   Active& active;
   int64_t number = 0;  // among the samples of the request

@@ -28,6 +28,14 @@ constexpr int64_t kDefaultContext = int64_t{1} << 18;
 
 double seconds_since(EngineClock::time_point start) { return std::chrono::duration<double>(EngineClock::now() - start).count(); }
 
+// A step of SplitMix64.
+void mix(uint64_t& key, uint64_t value) {
+  key += 0x9e3779b97f4a7c15 + value;
+  key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9;
+  key = (key ^ (key >> 27)) * 0x94d049bb133111eb;
+  key ^= key >> 31;
+}
+
 Result<TokenizerData> read_tokenizer(const Checkpoint& checkpoint) {
   if (const auto* gguf = dynamic_cast<const GgufCheckpoint*>(&checkpoint)) return read_tokenizer_data(gguf->file());
   if (const auto* hf = dynamic_cast<const HuggingFaceDirectory*>(&checkpoint)) return read_huggingface_tokenizer(hf->directory());
@@ -352,12 +360,7 @@ Result<RopePlace> Engine::place_on_ropes(const std::vector<int32_t>& positions, 
   place.length_class = rope_length_class(model_, rope_length > 0 ? rope_length : length);
   if (place.length_class == 0 && num_given == 0) return place;
   place.key = static_cast<uint64_t>(place.length_class) + 1;
-  for (const int32_t position : positions) {  // steps of SplitMix64
-    place.key += 0x9e3779b97f4a7c15 + static_cast<uint64_t>(position);
-    place.key = (place.key ^ (place.key >> 30)) * 0xbf58476d1ce4e5b9;
-    place.key = (place.key ^ (place.key >> 27)) * 0x94d049bb133111eb;
-    place.key ^= place.key >> 31;
-  }
+  for (const int32_t position : positions) mix(place.key, static_cast<uint64_t>(position));
   return place;
 }
 
@@ -366,6 +369,10 @@ Result<std::shared_ptr<Engine::Active>> Engine::make_active(Request request, Out
     PROLOGUE_ASSIGN_OR_RETURN(request.prompt, tokenizer_->encode(request.text, true, tokenizer_->add_bos()));
   }
   PROLOGUE_RETURN_IF_ERROR(check_request(request));
+  if (request.group == nullptr) request.group = std::make_shared<RequestGroup>();
+  std::vector<int32_t>& stop_tokens = request.stop_tokens;  // every token is looked up
+  std::sort(stop_tokens.begin(), stop_tokens.end());
+  stop_tokens.erase(std::unique(stop_tokens.begin(), stop_tokens.end()), stop_tokens.end());
   auto active = std::make_shared<Active>();
   active->request = std::move(request);
   active->on_output = std::move(on_output);
@@ -374,9 +381,12 @@ Result<std::shared_ptr<Engine::Active>> Engine::make_active(Request request, Out
   const int64_t max_length = length + std::min(active->request.max_tokens, context_length_ - length);
   PROLOGUE_ASSIGN_OR_RETURN(active->rope,
                             place_on_ropes(active->request.positions, length, max_length, active->request.rope_length));
+  if (!active->request.cache_salt.empty()) {
+    for (const char byte : active->request.cache_salt) mix(active->rope.key, static_cast<uint64_t>(static_cast<unsigned char>(byte)));
+  }
   for (int64_t i = 0; i < active->request.num_samples; ++i) {
     auto sample = std::make_unique<Sample>(*active, i, *tokenizer_, active->request.stop);
-    sample->tokens = active->request.prompt;
+    sample->group = active->request.group.get();
     sample->num_prompt = length;
     sample->max_length = active->rope.length;
     sample->cache_key = active->rope.key;
@@ -386,6 +396,7 @@ Result<std::shared_ptr<Engine::Active>> Engine::make_active(Request request, Out
     sample->completion.prompt_tokens = length;
     active->samples.push_back(std::move(sample));
   }
+  active->samples[0]->tokens = active->request.prompt;
   for (size_t i = 1; i < active->samples.size(); ++i) active->samples[0]->siblings.push_back(active->samples[i].get());
   return active;
 }
@@ -443,10 +454,15 @@ Result<bool> Engine::step() {
   return catch_out_of_memory([&] { return run_step(); });
 }
 
+// Between two steps of one thread: a mutex knows no order.
+void Engine::let_others_step() const {
+  while (num_step_waiters_ > 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
+}
+
 Status Engine::run() {
   for (;;) {
     PROLOGUE_ASSIGN_OR_RETURN(const bool worked, step());
-    while (num_step_waiters_ > 0) std::this_thread::sleep_for(std::chrono::microseconds(50));  // a mutex knows no order
+    let_others_step();
     std::unique_lock lock(inbox_);
     if (shut_down_) break;
     if (!worked) wake_.wait(lock, [&] { return shut_down_ || !submitted_.empty() || !cancelled_.empty(); });

@@ -87,7 +87,8 @@ using LogitsCallback = std::function<void(size_t index, std::span<const float> l
 
 struct ScoreOptions {  // as in Request; `positions` are those of the prompt, and the scored tokens are like generated ones
   std::vector<int32_t> positions = {};
-  int64_t rope_length = 0;  // 0: prompt and tokens together
+  int64_t rope_length = 0;    // 0: prompt and tokens together
+  int64_t num_logprobs = -1;  // as in Request: fills in Score::logprobs
   LogitsCallback on_logits = {};
 };
 
@@ -97,6 +98,7 @@ struct Score {
   std::vector<float> logit_of_argmax;
   std::vector<float> logit_of_token;
   std::vector<double> logprob_of_token;
+  std::vector<TokenLogprobs> logprobs;  // if asked for
   double perplexity = 0.0;  // exp of minus the mean log probability
 };
 
@@ -162,7 +164,7 @@ class Engine {
   // is refused, the status of its completions is the error, and they keep what was generated before it.
   Result<std::vector<Completion>> generate(std::span<const Request> requests, const GenerationEvents& events = {});
 
-  // Log probabilities of `tokens` after `prompt`. Attention reads K and V of every token from the KV cache, as it stores them. Logits that
+  // Log probabilities of `tokens` after `prompt`, in steps of its own, which take turns with those of the requests. Attention reads K and V of every token from the KV cache, as it stores them. Logits that
   // are not numbers give log probabilities that are NaN.
   Result<Score> score(std::span<const int32_t> prompt, std::span<const int32_t> tokens, const ScoreOptions& options = {});
 
@@ -193,6 +195,7 @@ class Engine {
   Result<std::shared_ptr<Active>> make_active(Request request, OutputCallback on_output) const;
   Result<RequestId> submit(Request request, OutputCallback on_output, int64_t max_queue);
 
+  void let_others_step() const;
   void take_inbox();
   Result<bool> run_step();
   Status enqueue(const StepPlan& plan);
@@ -215,6 +218,8 @@ class Engine {
   void update_stats();
   Result<Score> run_score(std::span<const int32_t> prompt, std::span<const int32_t> tokens, const ScoreOptions& options);
   struct Scored;  // a sequence that is scored
+  Status begin_score(Scored& scored, const ScoreOptions& options);
+  void add_scores(const Scored& scored, const float* row, const ScoreOptions& options, Score& score) const;
   Status score_step(const Scored& scored, int64_t first, int64_t count, int64_t num_rows, std::vector<float>& logits);
 
   EngineOptions options_;

@@ -249,7 +249,7 @@ void Engine::take_token(Sample& sample, size_t row, const StepResults& results) 
   }
   completion.decode_seconds = seconds_between(sample.first_token, now);
 
-  const bool is_stop_token = std::find(request.stop_tokens.begin(), request.stop_tokens.end(), token) != request.stop_tokens.end();
+  const bool is_stop_token = std::binary_search(request.stop_tokens.begin(), request.stop_tokens.end(), token);
   if (!request.ignore_eos && (is_stop_token || tokenizer_->is_end_of_generation(token))) return finish(sample, FinishReason::end);
   completion.tokens.push_back(token);
   if (request.num_logprobs >= 0) {
@@ -316,7 +316,7 @@ void Engine::finish_request(Active& active, FinishReason reason, const Status& s
 // them that cannot start.
 void Engine::fail_running(const Status& status) {
   if (scheduler_->num_running() == 0 && scheduler_->num_waiting() > 0) {
-    finish_request(static_cast<Sample&>(scheduler_->first_waiting()).active, FinishReason::error, status);
+    finish_request(static_cast<Sample&>(scheduler_->next_waiting()).active, FinishReason::error, status);
   }
   const auto is_running = [](const auto& sample) { return sample->state == ScheduledSequence::State::running; };
   for (;;) {  // without a list: there may be no memory for one

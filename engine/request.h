@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,6 +20,11 @@ namespace prologue {
 using RequestId = int64_t;
 
 inline constexpr int64_t kMaxSamples = 128;
+
+// What takes turns with others in the scheduler: a request with its samples, or several requests of one client.
+struct RequestGroup {
+  int64_t num_running = 0;  // sequences; the scheduler's
+};
 
 struct Request {
   std::vector<int32_t> prompt;  // tokens
@@ -36,6 +42,10 @@ struct Request {
   // Of ropes whose frequencies depend on the sequence's length (dynamic NTK, LongRoPE): the length that they are computed for. It does not
   // change while the sequence grows. 0: prompt and max_tokens together, or the context, if that is less.
   int64_t rope_length = 0;
+  // Requests with different salts share no pages of the KV cache, so neither times nor Completion::cached_tokens tell one about another.
+  std::string cache_salt;
+  // Requests of one group (of the same engine) take turns as one; null: a group of its own.
+  std::shared_ptr<RequestGroup> group;
 };
 
 enum class FinishReason {

@@ -12,9 +12,41 @@ void Scheduler::add(ScheduledSequence& sequence) {
 
 void Scheduler::remove(ScheduledSequence& sequence) {
   if (sequence.state == ScheduledSequence::State::waiting) std::erase(waiting_, &sequence);
-  if (sequence.state == ScheduledSequence::State::running) std::erase(running_, &sequence);
+  if (sequence.state == ScheduledSequence::State::running) stop(sequence);
   give_back(sequence);
   sequence.state = ScheduledSequence::State::outside;
+}
+
+// It gets a seat.
+void Scheduler::run(ScheduledSequence& sequence) {
+  running_.push_back(&sequence);
+  sequence.state = ScheduledSequence::State::running;
+  ++sequence.group->num_running;
+}
+
+void Scheduler::stop(ScheduledSequence& sequence) {
+  std::erase(running_, &sequence);
+  --sequence.group->num_running;
+}
+
+// Whose turn it is: of the groups with the fewest running sequences, the first in the queue.
+Scheduler::Waiting::const_iterator Scheduler::find_next() const {
+  auto next = waiting_.begin();
+  for (auto it = waiting_.begin(); it != waiting_.end() && (*next)->group->num_running > 0; ++it) {
+    if ((*it)->group->num_running < (*next)->group->num_running) next = it;
+  }
+  return next;
+}
+
+// A seat for a group that has none, of the group that has the most. Before anything is planned: a step has all sequences of its plan.
+void Scheduler::make_way() {
+  if (num_running() < limits_.max_seqs || waiting_.empty()) return;
+  if (const ScheduledSequence& next = next_waiting(); next.group->num_running > 0 || next.num_pending > 0) return;
+  const auto fewer = [](const ScheduledSequence* a, const ScheduledSequence* b) {
+    return a->group->num_running < b->group->num_running;
+  };
+  ScheduledSequence& youngest = **std::max_element(running_.rbegin(), running_.rend(), fewer);
+  if (youngest.group->num_running > 1) preempt(youngest);
 }
 
 // What it has while it runs.
@@ -28,7 +60,7 @@ void Scheduler::give_back(ScheduledSequence& sequence) {
 void Scheduler::preempt(ScheduledSequence& sequence) {
   waiting_.push_front(&sequence);
   sequence.state = ScheduledSequence::State::waiting;
-  std::erase(running_, &sequence);
+  stop(sequence);
   give_back(sequence);
   sequence.num_computed = 0;
   ++sequence.num_preemptions;
@@ -96,25 +128,27 @@ Status Scheduler::add_chunk(StepPlan& plan, ScheduledSequence& sequence, int64_t
   return {};
 }
 
-// The prompt is computed by this step: the other samples go on from there. Those without a seat queue up as requests of their own.
+// The prompt is computed by this step: the other samples go on from there, while there are seats that nobody waits for. The first one
+// without a seat queues up, and the others wait for it in turn.
 Status Scheduler::start_siblings(StepPlan& plan, ScheduledSequence& sequence) {
   std::vector<ScheduledSequence*> siblings = std::move(sequence.siblings);
   sequence.siblings.clear();
   size_t started = 0;
-  for (; started < siblings.size() && num_running() < limits_.max_seqs; ++started) {
+  for (; started < siblings.size() && num_running() + num_waiting() < limits_.max_seqs; ++started) {
     ScheduledSequence& sibling = *siblings[started];
+    sibling.tokens = sequence.tokens;
     PROLOGUE_ASSIGN_OR_RETURN(sibling.cache_id, cache_->fork(sequence.cache_id));
     sibling.num_computed = sequence.num_computed;
     sibling.rope_set = sequence.rope_set;
     rope_sets_->share(*sibling.rope_set);
-    running_.push_back(&sibling);
-    sibling.state = ScheduledSequence::State::running;
+    run(sibling);
     plan.rows.push_back(&sibling);
   }
-  for (size_t i = siblings.size(); i > started; --i) {
-    waiting_.push_front(siblings[i - 1]);
-    siblings[i - 1]->state = ScheduledSequence::State::waiting;
-  }
+  if (started == siblings.size()) return {};
+  ScheduledSequence& next = *siblings[started];
+  next.tokens = sequence.tokens;
+  next.siblings.assign(siblings.begin() + static_cast<std::ptrdiff_t>(started) + 1, siblings.end());
+  add(next);
   return {};
 }
 
@@ -181,12 +215,12 @@ Status Scheduler::plan_prompts(StepPlan& plan) {
     all_go_on = all_go_on && goes_on;
   }
   while (all_go_on && !waiting_.empty() && budget_ > 0) {
-    ScheduledSequence& sequence = *waiting_.front();
+    const auto next = find_next();
+    ScheduledSequence& sequence = **next;
     PROLOGUE_ASSIGN_OR_RETURN(const bool admitted, admit(sequence));
     if (!admitted) break;
-    running_.push_back(&sequence);
-    sequence.state = ScheduledSequence::State::running;
-    waiting_.pop_front();
+    run(sequence);
+    waiting_.erase(next);
     PROLOGUE_ASSIGN_OR_RETURN(all_go_on, plan_prompt(plan, sequence));
   }
   return {};
@@ -194,7 +228,8 @@ Status Scheduler::plan_prompts(StepPlan& plan) {
 
 // Puts sequences of one token first (decoding rows take the kernels for them), and numbers the rows in that order.
 void Scheduler::finish(StepPlan& plan) {
-  std::stable_partition(plan.sequences.begin(), plan.sequences.end(), [](const PlannedSequence& each) { return each.count == 1; });
+  std::stable_partition(plan.sequences.begin(), plan.sequences.end(),
+                        [](const PlannedSequence& each) { return each.count == 1; });
   const auto num_sequences = static_cast<int64_t>(plan.sequences.size());
   std::vector<ScheduledSequence*> rows;
   rows.reserve(plan.rows.size());
@@ -223,6 +258,7 @@ Status Scheduler::plan(StepPlan& plan) {
     ++plan_number_;
     tables_changed_ = false;
     budget_ = limits_.max_step_tokens;
+    make_way();
     PROLOGUE_RETURN_IF_ERROR(plan_decodes(plan));
     PROLOGUE_RETURN_IF_ERROR(plan_prompts(plan));
     finish(plan);

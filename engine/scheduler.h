@@ -1,6 +1,9 @@
 // Decides what each step computes. Host bookkeeping only: it knows lengths, pages and limits, not the model.
 //
-//   * Requests are served first come, first served, and join and leave at every step.
+//   * Sequences join and leave at every step. Groups of requests (engine/request.h) take turns: a free seat goes to the group with the
+//     fewest running sequences, and among equals to the one that came first. So requests with one sample are served first come, first
+//     served. If all seats are taken and a group that waits has none, the group with the most gives one up: its youngest sequence is
+//     preempted.
 //   * A step has one token of every sequence that is decoding. What is left of the token budget goes to prompts, in chunks.
 //   * A sequence is admitted when there are pages for all tokens that it has so far, and rows of its frequencies in the rope tables
 //     (engine/rope_sets.h). If pages run out later, the youngest sequence is preempted: it gives its pages back, waits at the head of the
@@ -13,6 +16,7 @@
 #include <deque>
 #include <vector>
 
+#include <prologue/engine/request.h>
 #include <prologue/engine/rope_sets.h>
 #include <prologue/kernels/base/status.h>
 #include <prologue/kvcache/kv_cache.h>
@@ -30,7 +34,8 @@ struct ScheduledSequence {
   int64_t rope_length = 0;      // its rope_length_class()
   int64_t num_positions = 0;    // its rope positions are below
   int64_t steady_from = 0;      // from this token on, each is one position further than the token before it
-  std::vector<ScheduledSequence*> siblings = {};  // samples of the same prompt that start when it has been computed
+  RequestGroup* group = nullptr;
+  std::vector<ScheduledSequence*> siblings = {};  // samples of the same prompt that start when it has been computed; till then without tokens
 
   // The scheduler's.
   enum class State { outside, waiting, running };
@@ -96,11 +101,16 @@ class Scheduler {
   Status share(ScheduledSequence& sequence, int64_t num_tokens);
 
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }
-  ScheduledSequence& first_waiting() const { return *waiting_.front(); }
+  ScheduledSequence& next_waiting() const { return **find_next(); }
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
   int64_t num_preemptions() const { return num_preemptions_; }
 
  private:
+  using Waiting = std::deque<ScheduledSequence*>;
+  Waiting::const_iterator find_next() const;
+  void run(ScheduledSequence& sequence);
+  void stop(ScheduledSequence& sequence);
+  void make_way();
   bool has_plenty() const;
   void give_back(ScheduledSequence& sequence);
   Result<bool> make_room(ScheduledSequence& sequence, int64_t num_tokens);
@@ -116,7 +126,7 @@ class Scheduler {
   KvCache* cache_;
   RopeSets* rope_sets_;
   SchedulerLimits limits_;
-  std::deque<ScheduledSequence*> waiting_;
+  Waiting waiting_;
   std::vector<ScheduledSequence*> running_;  // in the order of their admission
   int64_t num_preemptions_ = 0;
   int64_t plan_number_ = 0;

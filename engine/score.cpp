@@ -1,6 +1,7 @@
 // Log probabilities of given tokens.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include <prologue/engine/active.h>
 #include <prologue/kernels/base/host/out_of_memory.h>
@@ -8,27 +9,24 @@
 namespace prologue {
 
 struct Engine::Scored {
-  std::vector<int32_t> tokens;
+  std::vector<int32_t> tokens;  // prompt and scored ones
+  int64_t num_prompt = 0;
   RopePlace rope;
   RopeSet* set = nullptr;
-  SequenceId id = 0;
+  SequenceId id = ScheduledSequence::kNoSequence;
 };
 
 Result<Score> Engine::score(std::span<const int32_t> prompt, std::span<const int32_t> tokens, const ScoreOptions& options) {
   PROLOGUE_RETURN_IF_ERROR(check_process());
-  const StepLock lock(*this);
   return catch_out_of_memory([&] { return run_score(prompt, tokens, options); });
 }
 
-Result<Score> Engine::run_score(std::span<const int32_t> prompt, std::span<const int32_t> tokens, const ScoreOptions& options) {
-  Scored scored;
-  std::vector<int32_t>& all = scored.tokens;
-  all.assign(prompt.begin(), prompt.end());
-  all.insert(all.end(), tokens.begin(), tokens.end());
-  const auto num_prompt = static_cast<int64_t>(prompt.size());
+// Checks the arguments.
+Status Engine::begin_score(Scored& scored, const ScoreOptions& options) {
+  const std::vector<int32_t>& all = scored.tokens;
   const auto length = static_cast<int64_t>(all.size());
-  if (prompt.empty()) return invalid_argument("prompt_tokens is empty: the first token needs something before it");
-  if (tokens.empty()) return invalid_argument("tokens is empty: there is nothing to score");
+  if (scored.num_prompt == 0) return invalid_argument("prompt_tokens is empty: the first token needs something before it");
+  if (scored.num_prompt == length) return invalid_argument("tokens is empty: there is nothing to score");
   if (length > context_length_) {
     return invalid_argument("prompt_tokens and tokens have ", length, " tokens: ",
                             context_length_ == config().context_length ? "the model's context is " : "the context was set to ",
@@ -39,62 +37,99 @@ Result<Score> Engine::run_score(std::span<const int32_t> prompt, std::span<const
       return invalid_argument("token id ", token, " is not in the vocabulary: ids are 0 to ", config().vocab_size - 1);
     }
   }
-  PROLOGUE_ASSIGN_OR_RETURN(scored.rope, place_on_ropes(options.positions, num_prompt, length, options.rope_length));
+  if (options.num_logprobs < -1 || options.num_logprobs > kMaxTopLogprobs) {
+    return invalid_argument("the number of log probabilities is ", options.num_logprobs, ": it must be between 0 and ",
+                            kMaxTopLogprobs, ", or -1 for none");
+  }
+  PROLOGUE_ASSIGN_OR_RETURN(scored.rope, place_on_ropes(options.positions, scored.num_prompt, length, options.rope_length));
   if (scored.rope.length < length) {
     return invalid_argument("the tokens would have positions up to ", length - 2 + scored.rope.delta,
                             ": the last one of the context is ", context_length_ - 1);
   }
-  // The scoring steps run between those of the requests.
-  while (!enqueued_.empty()) {
-    if (const Status read = read_step(); !read.ok()) fail_running(read);
-  }
-  scheduler_->restart();
-  PROLOGUE_ASSIGN_OR_RETURN(scored.id, cache_->add_sequence());
+  return {};
+}
+
+Result<Score> Engine::run_score(std::span<const int32_t> prompt, std::span<const int32_t> tokens, const ScoreOptions& options) {
+  Scored scored;
+  scored.num_prompt = static_cast<int64_t>(prompt.size());
+  scored.tokens.assign(prompt.begin(), prompt.end());
+  scored.tokens.insert(scored.tokens.end(), tokens.begin(), tokens.end());
+  PROLOGUE_RETURN_IF_ERROR(begin_score(scored, options));
   Score score;
-  double sum = 0.0;
   std::vector<float> logits;
   const int64_t vocab = config().vocab_size;
+  const int64_t end = static_cast<int64_t>(scored.tokens.size()) - 1;  // the logits of the last token are not needed,
+  int64_t at = 0;
   const auto run = [&]() -> Status {
-    scored.set = runner_->rope_sets().acquire(scored.rope.length_class, scored.rope.num_positions);
+    // The requests' steps are read first: one step at a time is on its way.
+    while (!enqueued_.empty()) {
+      if (const Status read = read_step(); !read.ok()) fail_running(read);
+    }
+    scheduler_->restart();
+    if (scored.set == nullptr) {
+      PROLOGUE_ASSIGN_OR_RETURN(scored.id, cache_->add_sequence());
+      scored.set = runner_->rope_sets().acquire(scored.rope.length_class, scored.rope.num_positions);
+    }
     if (scored.set == nullptr)
       return resource_exhausted("the requests that run use all rows of the rope tables: score when they are done");
-    const int64_t end = length - 1;  // the logits of the last token are not needed, of the prompt only those of its last token
-    for (int64_t at = 0; at < end;) {
-      const int64_t without_logits = std::max<int64_t>(0, num_prompt - 1 - at);
-      PROLOGUE_ASSIGN_OR_RETURN(const int64_t room, cache_->room(scored.id));  // of layers with a window: of this step
-      const int64_t count = std::min({runner_->limits().max_tokens, std::max<int64_t>(room, 1),
-                                      without_logits > 0 ? without_logits : std::min(kScoreRows, end - at)});
-      const int64_t num_rows = without_logits > 0 ? 0 : count;
-      PROLOGUE_RETURN_IF_ERROR(score_step(scored, at, count, num_rows, logits));
-      PROLOGUE_RETURN_IF_ERROR(cache_->release_out_of_window(scored.id));
-      for (int64_t r = 0; r < num_rows; ++r) {
-        const float* row = logits.data() + r * vocab;
-        const int32_t token = all[static_cast<size_t>(at + r + 1)];
-        const auto best = static_cast<int32_t>(std::max_element(row, row + vocab) - row);  // if several are equal: the lowest id
-        double mass = 0.0;
-        for (int64_t i = 0; i < vocab; ++i) mass += std::exp(static_cast<double>(row[i]) - static_cast<double>(row[best]));
-        const double logprob = static_cast<double>(row[token]) - static_cast<double>(row[best]) - std::log(mass);
-        if (options.on_logits) {
-          PROLOGUE_RETURN_IF_ERROR(call_back("on_logits", [&] {
-            options.on_logits(score.argmax.size(), {row, static_cast<size_t>(vocab)});
-          }));
-        }
-        score.argmax.push_back(best);
-        score.logit_of_argmax.push_back(row[best]);
-        score.logit_of_token.push_back(row[token]);
-        score.logprob_of_token.push_back(logprob);
-        sum += logprob;
+    const int64_t without_logits =
+        std::max<int64_t>(0, scored.num_prompt - 1 - at);                    // of the prompt only those of its last token
+    PROLOGUE_ASSIGN_OR_RETURN(const int64_t room, cache_->room(scored.id));  // of layers with a window: of this step
+    const int64_t count = std::min({runner_->limits().max_tokens, std::max<int64_t>(room, 1),
+                                    without_logits > 0 ? without_logits : std::min(kScoreRows, end - at)});
+    const int64_t num_rows = without_logits > 0 ? 0 : count;
+    PROLOGUE_RETURN_IF_ERROR(score_step(scored, at, count, num_rows, logits));
+    PROLOGUE_RETURN_IF_ERROR(cache_->release_out_of_window(scored.id));
+    for (int64_t r = 0; r < num_rows; ++r) {
+      const float* const row = logits.data() + r * vocab;
+      if (options.on_logits) {
+        PROLOGUE_RETURN_IF_ERROR(call_back("on_logits", [&] {
+          options.on_logits(score.argmax.size(), {row, static_cast<size_t>(vocab)});
+        }));
       }
-      at += count;
+      add_scores(scored, row, options, score);
     }
+    at += count;
     return {};
   };
-  const Status status = catch_out_of_memory(run);
-  (void)cache_->free(scored.id);
-  if (scored.set != nullptr) runner_->rope_sets().release(*scored.set);
+  Status status;
+  for (bool done = false; !done; let_others_step()) {
+    const StepLock lock(*this);
+    status = catch_out_of_memory(run);
+    done = at >= end || !status.ok();
+    if (done && scored.id != ScheduledSequence::kNoSequence) (void)cache_->free(scored.id);
+    if (done && scored.set != nullptr) runner_->rope_sets().release(*scored.set);
+  }
   PROLOGUE_RETURN_IF_ERROR(status);
+  double sum = 0.0;
+  for (const double logprob : score.logprob_of_token) sum += logprob;
   score.perplexity = std::exp(-sum / static_cast<double>(tokens.size()));
   return score;
+}
+
+// What the logits before the next token say about it.
+void Engine::add_scores(const Scored& scored, const float* row, const ScoreOptions& options, Score& score) const {
+  const int64_t vocab = config().vocab_size;
+  const int32_t token = scored.tokens[static_cast<size_t>(scored.num_prompt) + score.argmax.size()];
+  const auto best = static_cast<int32_t>(std::max_element(row, row + vocab) - row);  // if several are equal: the lowest id
+  double mass = 0.0;
+  for (int64_t i = 0; i < vocab; ++i) mass += std::exp(static_cast<double>(row[i]) - static_cast<double>(row[best]));
+  const auto logprob = [&](int32_t of) { return static_cast<double>(row[of]) - static_cast<double>(row[best]) - std::log(mass); };
+  score.argmax.push_back(best);
+  score.logit_of_argmax.push_back(row[best]);
+  score.logit_of_token.push_back(row[token]);
+  score.logprob_of_token.push_back(logprob(token));
+  if (options.num_logprobs < 0) return;
+  TokenLogprobs logprobs;
+  logprobs.logprob = static_cast<float>(logprob(token));
+  std::vector<int32_t> top(static_cast<size_t>(std::min(options.num_logprobs, vocab)));
+  std::vector<int32_t> ids(static_cast<size_t>(vocab));
+  std::iota(ids.begin(), ids.end(), 0);
+  const auto value = [row](int32_t of) { return std::isnan(row[of]) ? -INFINITY : row[of]; };
+  const auto more_likely = [&](int32_t a, int32_t b) { return value(a) > value(b) || (value(a) == value(b) && a < b); };
+  std::partial_sort_copy(ids.begin(), ids.end(), top.begin(), top.end(), more_likely);
+  for (const int32_t each : top) logprobs.top.emplace_back(each, static_cast<float>(logprob(each)));
+  score.logprobs.push_back(std::move(logprobs));
 }
 
 // The tokens [first, first + count) of one sequence, and the logits of the last num_rows of them.

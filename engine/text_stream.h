@@ -10,8 +10,9 @@ namespace prologue {
 
 class TextStream {
  public:
-  // The tokenizer must outlive the stream. No stop text is empty.
-  TextStream(const Tokenizer& tokenizer, std::vector<std::string> stop) : decoder_(tokenizer, /*continues_text=*/true), stop_(std::move(stop)) {}
+  // The tokenizer and the stop texts must outlive the stream. No stop text is empty.
+  TextStream(const Tokenizer& tokenizer, const std::vector<std::string>& stop)
+      : decoder_(tokenizer, /*continues_text=*/true), stop_(stop) {}
 
   // Takes the next token and returns the text that can be shown now. What may be the beginning of a stop text is kept for later. After
   // the stop text has come, stopped() is true, and the text that was returned ends before it.
@@ -27,7 +28,7 @@ class TextStream {
   std::string take(size_t count);
 
   StreamDecoder decoder_;
-  std::vector<std::string> stop_;
+  const std::vector<std::string>& stop_;
   std::string pending_;
   bool stopped_ = false;
 };

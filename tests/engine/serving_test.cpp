@@ -303,6 +303,123 @@ TEST_P(Serving, SamplesOfOneRequestAreThoseOfItsSeeds) {
   expect_at_rest(*engine);
 }
 
+// A request with many samples takes turns with the others: a request that comes later gets a seat at once, and of the samples that wait not
+// all go before it.
+TEST(Turns, ARequestWithManySamplesLeavesASeatToEachOther) {
+  EngineOptions options = invariant(write_model("turns"));
+  options.max_seqs = 4;
+  Request many = request({5, 6, 7}, 60);
+  many.num_samples = 32;
+  many.sampling.temperature = 1.0f;
+  std::vector<Request> batch = {many};
+  for (int32_t i = 0; i < 3; ++i) batch.push_back(request({8, 9, 10 + i}, 8));
+  const auto want = alone(options, batch);
+  auto engine = load(options);
+  int64_t num_ended = 0, many_ended = 0;
+  std::vector<int64_t> ended_before;  // samples of the large request that had ended when a small one did
+  const auto submit = [&](const Request& each, size_t first) {
+    return engine
+        ->submit(each,
+                 [&, first](const Output& output) {
+                   if (output.completion == nullptr) return;
+                   ++num_ended;
+                   EXPECT_EQ(output.completion->tokens, want[first + static_cast<size_t>(output.sample)]);
+                   if (first == 0) ++many_ended;
+                   if (first > 0) ended_before.push_back(many_ended);
+                 })
+        .ok();
+  };
+  ASSERT_TRUE(submit(batch[0], 0));
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(engine->step().value());
+  EXPECT_EQ(engine->stats().running, 4);
+  for (size_t i = 1; i < batch.size(); ++i) ASSERT_TRUE(submit(batch[i], 31 + i));
+  for (int i = 0; i < 12; ++i) ASSERT_TRUE(engine->step().value());
+  EXPECT_EQ(ended_before, (std::vector<int64_t>{0, 0, 0}));
+  EXPECT_LE(engine->stats().preemptions, 3);  // one for each: who has the fewest gives none up
+  while (engine->step().value()) {
+  }
+  EXPECT_EQ(num_ended, 35);
+  expect_at_rest(*engine);
+}
+
+// Requests of one group are together as one: the prompts of a list do not go before somebody else's.
+TEST(Turns, RequestsOfAGroupTakeTurnsAsOne) {
+  EngineOptions options = invariant(write_model("groups"));
+  options.max_seqs = 2;
+  auto engine = load(options);
+  std::vector<char> ended;
+  const auto submit = [&](char name, const std::shared_ptr<RequestGroup>& group) {
+    Request each = request({5, 6, static_cast<int32_t>(name)}, 10);
+    each.group = group;
+    ASSERT_TRUE(engine->submit(each, [&, name](const Output& output) {
+                        if (output.completion != nullptr) ended.push_back(name);
+                      }).ok());
+  };
+  const auto group = std::make_shared<RequestGroup>();
+  for (int i = 0; i < 6; ++i) submit('g', group);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(engine->step().value());
+  submit('a', nullptr);
+  submit('b', nullptr);
+  while (engine->step().value()) {
+  }
+  EXPECT_EQ(group->num_running, 0);
+  ASSERT_EQ(ended.size(), 8u);
+  // One seat is the group's all the time: each of the others ends within two of its requests.
+  EXPECT_LE(std::find(ended.begin(), ended.end(), 'a') - ended.begin(), 2);
+  EXPECT_LE(std::find(ended.begin(), ended.end(), 'b') - ended.begin(), 5);
+  expect_at_rest(*engine);
+}
+
+TEST(Turns, AScoreTakesTurnsWithRequests) {
+  EngineOptions options = invariant(write_model("score"));
+  auto engine = load(options);
+  std::thread serving([&] { EXPECT_TRUE(engine->run().ok()); });
+  const std::vector<int32_t> text = request({5}).prompt;
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < 200; ++i) tokens.push_back(3 + i % 200);
+  const Score before = engine->score(text, tokens).value();
+  std::atomic<int> ended = 0;
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(engine->submit(request({7, 8, 9 + i}, 100), [&](const Output& output) { ended += output.completion != nullptr; }).ok());
+  }
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(engine->score(text, tokens).value().logprob_of_token, before.logprob_of_token);
+  while (ended < 4) std::this_thread::yield();
+  engine->shutdown();
+  serving.join();
+  expect_at_rest(*engine);
+}
+
+// What a stranger sees of the cache tells nothing about prompts with another salt.
+TEST(Requests, WithDifferentSaltsShareNothing) {
+  auto engine = load(invariant(write_model("salts")));
+  const auto cached = [&](const std::string& salt) {
+    Request one = request({9, 8, 7, 6, 5, 4, 9, 8, 7, 6}, 2);
+    one.cache_salt = salt;
+    return engine->generate({&one, 1}).value().front().cached_tokens;
+  };
+  EXPECT_EQ(cached("a"), 0);
+  EXPECT_EQ(cached("b"), 0);
+  EXPECT_EQ(cached(""), 0);
+  EXPECT_EQ(cached(std::string("a\0", 2)), 0);
+  EXPECT_EQ(cached("a"), 8);
+  EXPECT_EQ(cached(""), 8);
+  expect_at_rest(*engine);
+}
+
+TEST(Requests, ManyStopTokensAreLookedUp) {
+  auto engine = load(invariant(write_model("stop_tokens")));
+  Request one = request({5, 6, 7}, 24);
+  const std::vector<int32_t> all = tokens_of(engine->generate({&one, 1}).value()).front();
+  one.ignore_eos = false;
+  one.stop_tokens.assign(100000, all[3]);
+  one.stop_tokens.insert(one.stop_tokens.begin(), all[7]);
+  one.stop_tokens.push_back(0);
+  const Completion completion = engine->generate({&one, 1}).value().front();
+  EXPECT_EQ(completion.finish_reason, FinishReason::end);
+  const auto first = std::find_if(all.begin(), all.end(), [&](int32_t token) { return token == all[3] || token == all[7] || token == 0; });
+  EXPECT_EQ(completion.tokens, std::vector<int32_t>(all.begin(), first));
+}
+
 // Sequences join, leave, cross page and bucket boundaries, are preempted and forked, and a step is enqueued before the last one is read.
 TEST_P(Serving, CapturedAndOverlappingStepsGiveTheBitsOfEagerOnes) {
   EngineOptions options = invariant(write_model("captured"), GetParam());
@@ -506,11 +623,19 @@ TEST(Requests, LogProbabilitiesAreThoseOfScoring) {
   one.num_logprobs = 3;
   one.sampling.temperature = 2.0f;
   const Completion completion = engine->generate({&one, 1}).value().front();
-  const Score score = engine->score(one.prompt, completion.tokens).value();
+  ScoreOptions with_logprobs;
+  with_logprobs.num_logprobs = 3;
+  const Score score = engine->score(one.prompt, completion.tokens, with_logprobs).value();
+  ASSERT_EQ(score.logprobs.size(), completion.tokens.size());
   ASSERT_EQ(completion.logprobs.size(), completion.tokens.size());
   for (size_t i = 0; i < completion.tokens.size(); ++i) {
     const TokenLogprobs& row = completion.logprobs[i];
     EXPECT_NEAR(row.logprob, score.logprob_of_token[i], 1e-5);
+    EXPECT_NEAR(row.logprob, score.logprobs[i].logprob, 1e-5);
+    for (size_t t = 0; t < row.top.size(); ++t) {
+      EXPECT_EQ(row.top[t].first, score.logprobs[i].top[t].first);
+      EXPECT_NEAR(row.top[t].second, score.logprobs[i].top[t].second, 1e-5);
+    }
     ASSERT_EQ(row.top.size(), 3u);
     EXPECT_EQ(row.top[0].first, score.argmax[i]);
     EXPECT_GE(row.top[0].second, row.top[1].second);
