@@ -59,26 +59,52 @@ ordered_json chat_logprobs(const Tokenizer& tokenizer, std::span<const int32_t> 
   return {{"content", content}, {"refusal", nullptr}};
 }
 
-// The shape of /v1/completions. `num_characters`: of the text before the tokens; grows by theirs.
-ordered_json completion_logprobs(const Tokenizer& tokenizer, std::span<const int32_t> tokens,
-                                 std::span<const TokenLogprobs> logprobs, int64_t& num_characters) {
-  ordered_json result = {{"text_offset", ordered_json::array()},
-                         {"token_logprobs", ordered_json::array()},
-                         {"tokens", ordered_json::array()},
-                         {"top_logprobs", ordered_json::array()}};
-  for (size_t i = 0; i < std::min(tokens.size(), logprobs.size()); ++i) {
-    ordered_json top = ordered_json::object();
-    for (const auto& [token, logprob] : logprobs[i].top) {
-      std::string text = token_text(tokenizer, token);
-      if (!top.contains(text)) top[std::move(text)] = logprob;  // the most likely of tokens that look alike
-    }
-    result["text_offset"].push_back(num_characters);
-    result["token_logprobs"].push_back(logprobs[i].logprob);
-    result["tokens"].push_back(token_text(tokenizer, tokens[i]));
-    result["top_logprobs"].push_back(std::move(top));
-    for (const char byte : tokenizer.printed_bytes(tokens[i])) num_characters += (byte & 0xc0) != 0x80;  // first bytes
+int64_t count_characters(std::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char byte) { return (byte & 0xc0) != 0x80; });  // first bytes
+}
+
+ordered_json no_logprobs() {
+  return {{"text_offset", ordered_json::array()},
+          {"token_logprobs", ordered_json::array()},
+          {"tokens", ordered_json::array()},
+          {"top_logprobs", ordered_json::array()}};
+}
+
+// In the shape of /v1/completions. Null: those of a text's first token, which nothing is before. `num_characters`: of the text before the
+// token; grows by its own.
+void add_completion_logprobs(ordered_json& result, const Tokenizer& tokenizer, int32_t token, const TokenLogprobs* logprobs,
+                             int64_t& num_characters) {
+  ordered_json top;
+  if (logprobs != nullptr) top = ordered_json::object();
+  for (const auto& [id, logprob] : logprobs == nullptr ? decltype(logprobs->top)() : logprobs->top) {
+    std::string text = token_text(tokenizer, id);
+    if (!top.contains(text)) top[std::move(text)] = logprob;  // the most likely of tokens that look alike
   }
-  return result;
+  result["text_offset"].push_back(std::max<int64_t>(num_characters, 0));
+  result["token_logprobs"].push_back(logprobs == nullptr ? ordered_json() : ordered_json(logprobs->logprob));
+  result["tokens"].push_back(token_text(tokenizer, token));
+  result["top_logprobs"].push_back(std::move(top));
+  num_characters += count_characters(tokenizer.printed_bytes(token));
+}
+
+void add_completion_logprobs(ordered_json& result, const Tokenizer& tokenizer, std::span<const int32_t> tokens,
+                             std::span<const TokenLogprobs> logprobs, int64_t& num_characters) {
+  for (size_t i = 0; i < std::min(tokens.size(), logprobs.size()); ++i) {
+    add_completion_logprobs(result, tokenizer, tokens[i], &logprobs[i], num_characters);
+  }
+}
+
+// Those of a prompt that is echoed. Afterwards num_characters are those of the echo.
+void add_prompt_logprobs(ordered_json& result, const Tokenizer& tokenizer, const ApiRequest& request, size_t prompt,
+                         int64_t& num_characters) {
+  const std::vector<int32_t>& tokens = request.prompts[prompt];
+  const std::vector<TokenLogprobs>& logprobs = request.prompt_logprobs[prompt];
+  int64_t printed = 0;
+  for (const int32_t token : tokens) printed += count_characters(tokenizer.printed_bytes(token));
+  // Some tokenizers add a space at the beginning of a text.
+  num_characters = std::min<int64_t>(0, count_characters(request.echo_texts[prompt]) - printed);
+  add_completion_logprobs(result, tokenizer, tokens.front(), nullptr, num_characters);
+  add_completion_logprobs(result, tokenizer, std::span(tokens).subspan(1), logprobs, num_characters);
 }
 
 ordered_json usage_object(const Usage& usage) {
@@ -119,7 +145,7 @@ Answer::Answer(const ApiRequest& request, const ApiModel& model)
       model_(model),
       id_(new_id(request.chat ? "chatcmpl-" : "cmpl-")),
       created_(std::time(nullptr)),
-      num_characters_(request.prompts.size() * static_cast<size_t>(request.prompts.front().num_samples)) {}
+      num_characters_(request.num_choices()) {}
 
 std::string Answer::whole(std::span<const Completion> choices, const Usage& usage) const {
   const Tokenizer& tokenizer = model_.engine->tokenizer();
@@ -130,12 +156,18 @@ std::string Answer::whole(std::span<const Completion> choices, const Usage& usag
     if (request_.chat) {
       choice["message"] = {{"role", "assistant"}, {"content", completion.text}, {"refusal", nullptr}};
     } else {
-      choice["text"] = completion.text;
+      choice["text"] = (request_.echo ? request_.echo_texts[i / request_.num_samples()] : "") + completion.text;
     }
-    int64_t num_characters = 0;
-    choice["logprobs"] = !has_logprobs() ? ordered_json()
-                         : request_.chat ? chat_logprobs(tokenizer, completion.tokens, completion.logprobs)
-                                         : completion_logprobs(tokenizer, completion.tokens, completion.logprobs, num_characters);
+    ordered_json logprobs;
+    if (request_.has_logprobs() && request_.chat) {
+      logprobs = chat_logprobs(tokenizer, completion.tokens, completion.logprobs);
+    } else if (request_.has_logprobs()) {
+      int64_t num_characters = 0;
+      logprobs = no_logprobs();
+      if (request_.echo) add_prompt_logprobs(logprobs, tokenizer, request_, i / request_.num_samples(), num_characters);
+      add_completion_logprobs(logprobs, tokenizer, completion.tokens, completion.logprobs, num_characters);
+    }
+    choice["logprobs"] = std::move(logprobs);
     choice["finish_reason"] = finish_text(completion.finish_reason);
     list.push_back(std::move(choice));
   }
@@ -147,9 +179,18 @@ std::string Answer::whole(std::span<const Completion> choices, const Usage& usag
                {"usage", usage_object(usage)}});
 }
 
-std::string Answer::first_chunk(size_t choice) const {
+std::string Answer::first_chunk(size_t choice) {
+  if (!request_.chat && !request_.echo) return {};
   ordered_json object = choice_object(request_, choice, {});
-  object["delta"] = {{"role", "assistant"}, {"content", ""}};
+  if (request_.chat) object["delta"] = {{"role", "assistant"}, {"content", ""}};
+  if (request_.echo) {
+    const size_t prompt = choice / request_.num_samples();
+    object["text"] = request_.echo_texts[prompt];
+    if (request_.has_logprobs()) {
+      object["logprobs"] = no_logprobs();
+      add_prompt_logprobs(object["logprobs"], model_.engine->tokenizer(), request_, prompt, num_characters_[choice]);
+    }
+  }
   return event(request_, model_, id_, created_, ordered_json::array({std::move(object)}));
 }
 
@@ -157,9 +198,11 @@ std::string Answer::chunk(size_t choice, std::string_view text, std::span<const 
                           std::span<const TokenLogprobs> logprobs) {
   const Tokenizer& tokenizer = model_.engine->tokenizer();
   ordered_json object = choice_object(request_, choice, text);
-  if (has_logprobs()) {
-    object["logprobs"] = request_.chat ? chat_logprobs(tokenizer, tokens, logprobs)
-                                       : completion_logprobs(tokenizer, tokens, logprobs, num_characters_[choice]);
+  if (request_.has_logprobs() && request_.chat) {
+    object["logprobs"] = chat_logprobs(tokenizer, tokens, logprobs);
+  } else if (request_.has_logprobs()) {
+    object["logprobs"] = no_logprobs();
+    add_completion_logprobs(object["logprobs"], tokenizer, tokens, logprobs, num_characters_[choice]);
   }
   return event(request_, model_, id_, created_, ordered_json::array({std::move(object)}));
 }

@@ -29,15 +29,13 @@ class Answer {
   std::string whole(std::span<const prologue::Completion> choices, const Usage& usage) const;
 
   // ---- The chunks of a stream, in this order ----
-  std::string first_chunk(size_t choice) const;  // chat only: the role
+  std::string first_chunk(size_t choice);  // the role in a chat, the prompt's text if it is echoed, else nothing
   std::string chunk(size_t choice, std::string_view text, std::span<const int32_t> tokens,
                     std::span<const prologue::TokenLogprobs> logprobs);
   std::string last_chunk(size_t choice, prologue::FinishReason reason) const;
   std::string usage_chunk(const Usage& usage) const;  // if ApiRequest::include_usage
 
  private:
-  bool has_logprobs() const { return request_.prompts.front().num_logprobs >= 0; }
-
   const ApiRequest& request_;
   const ApiModel& model_;
   const std::string id_;

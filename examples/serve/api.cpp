@@ -45,9 +45,7 @@ class Api::InWork {
 
 namespace {
 
-size_t count_choices(const ApiRequest& request) {
-  return request.prompts.size() * static_cast<size_t>(request.prompts.front().num_samples);
-}
+ApiError client_gone() { return {400, "the client has closed the connection"}; }  // nobody reads it
 
 // For the log.
 std::string note_of(const Usage& usage) { return str_cat(usage.prompt_tokens, " + ", usage.completion_tokens, " tokens"); }
@@ -62,8 +60,11 @@ class Stream {
   bool run(const HttpResponse::Write& write) {
     try {
       std::string events;
-      for (size_t choice = 0; request_.chat && choice < count_choices(request_); ++choice) events += answer_.first_chunk(choice);
-      if (!events.empty() && !write(events)) return false;
+      for (size_t choice = 0; choice < request_.num_choices(); ++choice) {
+        events = answer_.first_chunk(choice);
+        if (request_.common.max_tokens == 0) events += answer_.last_chunk(choice, FinishReason::length);
+        if (!events.empty() && !write(events)) return false;
+      }
       while (const std::optional<Update> update = generation_.next(peer_)) {
         events.clear();
         if (!update->text.empty() || !update->logprobs.empty()) {
@@ -89,9 +90,11 @@ class Stream {
 
 }  // namespace
 
-Api::Api(Engine& engine, std::string model_name, Result<ChatFormat> chat, int64_t max_requests, std::chrono::seconds time_limit)
+Api::Api(Engine& engine, std::string model_name, Result<ChatFormat> chat, int64_t max_requests, std::chrono::seconds time_limit,
+         const ApiRules& rules)
     : engine_(engine),
-      model_{std::move(model_name), &engine, std::move(chat)},
+      unknown_(rules.strict),
+      model_{std::move(model_name), &engine, std::move(chat), rules.private_prefixes, &unknown_},
       max_requests_(max_requests),
       time_limit_(time_limit),
       started_(std::time(nullptr)) {}
@@ -155,6 +158,7 @@ HttpResponse Api::generate(bool chat, const HttpRequest& http, const Peer& peer)
   const Generation::Limits limits = {Generation::Clock::now(), time_limit_};
   const auto in_work = std::make_shared<InWork>(*this);
   ApiRequest request = chat ? read_chat_request(http.body, model_) : read_completion_request(http.body, model_);
+  if (!score_prompts(engine_, request, limits, peer, shutting_down_)) throw client_gone();
   if (request.stream) {
     // Submitted before the status is sent: what the engine refuses gets the status of its error.
     const auto stream = std::make_shared<Stream>(std::move(request), model_, engine_, limits, metrics_, peer);
@@ -163,12 +167,14 @@ HttpResponse Api::generate(bool chat, const HttpRequest& http, const Peer& peer)
             .stream = [stream, in_work](const HttpResponse::Write& write) { return stream->run(write); }};
   }
   Generation generation(engine_, request, limits, metrics_);
-  std::vector<Completion> choices(count_choices(request));
+  Completion none;  // of an echo without generated tokens
+  none.finish_reason = FinishReason::length;
+  std::vector<Completion> choices(request.num_choices(), none);
   while (std::optional<Update> update = generation.next(peer)) {
     if (update->completion) choices[update->choice] = *std::move(update->completion);
   }
   peer.note(note_of(generation.usage()));
-  if (generation.gone()) throw ApiError{400, "the client has closed the connection"};  // nobody reads it
+  if (generation.gone()) throw client_gone();
   return {.body = Answer(request, model_).whole(choices, generation.usage())};
 }
 

@@ -17,11 +17,16 @@
 
 namespace serve {
 
+struct ApiRules {
+  bool strict = false;            // a field that the server does not know is an error
+  bool private_prefixes = false;  // only requests with the same cache_salt share prefixes
+};
+
 class Api {
  public:
   // The engine must outlive the API. At most `max_requests` are in work or in the engine's queue at once.
   Api(prologue::Engine& engine, std::string model_name, prologue::Result<prologue::ChatFormat> chat, int64_t max_requests,
-      std::chrono::seconds time_limit);
+      std::chrono::seconds time_limit, const ApiRules& rules);
 
   std::vector<HttpRoute> routes();
   Metrics& metrics() { return metrics_; }
@@ -38,6 +43,7 @@ class Api {
   HttpResponse generate(bool chat, const HttpRequest& request, const Peer& peer);
 
   prologue::Engine& engine_;
+  UnknownFields unknown_;
   const ApiModel model_;
   const int64_t max_requests_;
   const std::chrono::seconds time_limit_;

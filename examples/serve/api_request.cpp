@@ -7,9 +7,13 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
+#include <span>
 #include <string_view>
+#include <utility>
 
 #include <prologue/engine/base/printable.h>
+
+#include "examples/common/json_size.h"
 
 namespace serve {
 
@@ -18,9 +22,16 @@ using namespace prologue;
 
 namespace {
 
-constexpr int kMaxDepth = 32;         // of the body's JSON
-constexpr size_t kMaxPrompts = 2048;  // of one body
+constexpr int kMaxDepth = 32;                     // of the body's JSON
+constexpr int64_t kMaxValues = int64_t{1} << 21;  // in it; as tokens, several prompts of 262144
+constexpr size_t kMaxFields = 256;
+constexpr size_t kMaxChoices = 2048;  // prompts of a body, times their samples
 constexpr size_t kMaxStops = 16;
+constexpr size_t kMaxStopBytes = 1024;  // of each: so much of the text may be held back
+constexpr size_t kMaxStopTokens = 1024;
+constexpr size_t kMaxBiases = 1024;
+constexpr size_t kMaxSaltBytes = 256;
+constexpr int64_t kMaxEchoed = int64_t{1} << 20;  // tokens of prompts in all choices, each with its log probabilities
 constexpr int32_t kMaxInt = std::numeric_limits<int32_t>::max();
 
 // "'n' is 0: it must be a whole number between 1 and 128"
@@ -30,12 +41,20 @@ ApiError wrong(const std::string& param, const json& value, const Parts&... rule
   return {400, str_cat("'", param, "' is ", text, ": it must be ", rule...), param};
 }
 
+// 2.0 is the whole number 2: some languages write it so.
 int64_t to_whole(const std::string& param, const json& value, int64_t min, int64_t max) {
-  const bool in_range = value.is_number_integer() &&
-                        !(value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()}) &&
-                        value.get<int64_t>() >= min && value.get<int64_t>() <= max;
-  if (!in_range) throw wrong(param, value, "a whole number between ", min, " and ", max);
-  return value.get<int64_t>();
+  constexpr double kExact = 9007199254740992.0;  // doubles up to 2^53 are whole numbers without a gap
+  std::optional<int64_t> whole;
+  if (value.is_number_float()) {
+    const double number = value.get<double>();
+    if (std::trunc(number) == number && std::abs(number) <= kExact) whole = static_cast<int64_t>(number);
+  } else if (value.is_number_unsigned()) {
+    if (std::in_range<int64_t>(value.get<uint64_t>())) whole = value.get<int64_t>();
+  } else if (value.is_number_integer()) {
+    whole = value.get<int64_t>();
+  }
+  if (!whole || *whole < min || *whole > max) throw wrong(param, value, "a whole number between ", min, " and ", max);
+  return *whole;
 }
 
 float to_number(const std::string& param, const json& value, double min, double max) {
@@ -54,6 +73,7 @@ class Fields {
  public:
   explicit Fields(const json& object) : object_(object) {}
 
+  const json& all() const { return object_; }
   const json* find(const char* name) const {
     const auto found = object_.find(name);
     return found == object_.end() || found->is_null() ? nullptr : &*found;
@@ -77,36 +97,29 @@ class Fields {
 };
 
 json parse_body(const std::string& body) {
-  bool too_deep = false;
-  const auto check_depth = [&](int depth, json::parse_event_t event, json&) {
-    too_deep = too_deep ||
-               (depth >= kMaxDepth && (event == json::parse_event_t::array_start || event == json::parse_event_t::object_start));
-    return !too_deep;
-  };
+  const examples::JsonSize size = examples::json_size(body);
+  if (size.depth > kMaxDepth)
+    throw ApiError{400, str_cat("the body is nested more than ", kMaxDepth, " deep"), {}, "invalid_json"};
+  if (size.values > kMaxValues)
+    throw ApiError{400, str_cat("the body has more than ", kMaxValues, " values"), {}, "invalid_json"};
   json parsed;
   try {
-    parsed = json::parse(body, check_depth);
+    parsed = json::parse(body);
   } catch (const json::parse_error& error) {
     throw ApiError{400, str_cat("the body is not valid JSON: the error is at byte ", error.byte), {}, "invalid_json"};
   } catch (const json::out_of_range&) {
     throw ApiError{400, "the body is not valid JSON: a number is too large", {}, "invalid_json"};
   }
-  if (too_deep) throw ApiError{400, str_cat("the body is nested more than ", kMaxDepth, " deep"), {}, "invalid_json"};
   if (!parsed.is_object()) throw ApiError{400, "the body must be a JSON object", {}, "invalid_json"};
+  if (parsed.size() > kMaxFields)
+    throw ApiError{
+        400, str_cat("the body has ", parsed.size(), " fields: at most ", kMaxFields, " are read"), {}, "invalid_json"};
   return parsed;
 }
 
-// Features that other servers have: a request that asks for one must not get an answer without it.
-void refuse_unsupported(const Fields& fields) {
-  for (const char* name : {"suffix", "tools", "tool_choice", "functions", "function_call", "audio", "prediction",
-                           "web_search_options", "use_beam_search", "min_tokens", "prompt_logprobs", "echo", "structured_outputs",
-                           "guided_json", "guided_regex", "guided_choice", "guided_grammar"}) {
-    const json* value = fields.find(name);
-    if (value == nullptr || value->empty() || *value == false || *value == 0 || *value == "" || *value == "none" ||
-        *value == "auto")
-      continue;
-    throw ApiError{400, str_cat("'", name, "' is not supported"), name, "unsupported_value"};
-  }
+// A request that asks for what the server cannot do must not get an answer without it.
+void refuse_unsupported(const Fields& fields, bool chat, UnknownFields& unknown) {
+  check_other_fields(fields.all(), chat, unknown);
   if (const json* format = fields.find("response_format");
       format != nullptr && (!format->is_object() || format->value("type", json()) != "text")) {
     throw ApiError{400, "'response_format' is not supported, except {\"type\": \"text\"}", "response_format",
@@ -138,6 +151,10 @@ std::vector<std::string> read_stops(const Fields& fields) {
   if (stops.size() > kMaxStops)
     throw ApiError{400, str_cat("'stop' has ", stops.size(), " texts: at most ", kMaxStops, " are supported"), "stop"};
   for (const std::string& each : stops) {
+    if (each.size() > kMaxStopBytes) {
+      throw ApiError{400, str_cat("'stop' has a text of ", each.size(), " bytes: at most ", kMaxStopBytes, " are supported"),
+                     "stop"};
+    }
     if (each.empty()) throw ApiError{400, "'stop' has an empty text: it would end every output at once", "stop"};
   }
   return stops;
@@ -160,6 +177,10 @@ std::vector<std::pair<int32_t, float>> read_logit_bias(const Fields& fields, con
   const json* bias = fields.find("logit_bias");
   if (bias == nullptr) return {};
   if (!bias->is_object()) throw wrong("logit_bias", *bias, "an object of token ids and numbers");
+  if (bias->size() > kMaxBiases) {
+    throw ApiError{400, str_cat("'logit_bias' has ", bias->size(), " tokens: at most ", kMaxBiases, " are supported"),
+                   "logit_bias"};
+  }
   std::vector<std::pair<int32_t, float>> result;
   for (const auto& [name, value] : bias->items()) {
     int32_t token = -1;
@@ -177,13 +198,43 @@ uint64_t random_seed() {
   return (uint64_t{device()} << 32) | device();
 }
 
-// What both kinds of requests have. Request::prompt is still empty.
+std::vector<int32_t> read_stop_tokens(const Fields& fields, const Engine& engine) {
+  const json* tokens = fields.find("stop_token_ids");
+  if (tokens == nullptr) return {};
+  if (tokens->size() > kMaxStopTokens) {
+    throw ApiError{400, str_cat("'stop_token_ids' has ", tokens->size(), " tokens: at most ", kMaxStopTokens, " are supported"),
+                   "stop_token_ids"};
+  }
+  return to_tokens("stop_token_ids", *tokens, engine);
+}
+
+std::string read_salt(const Fields& fields, const ApiModel& model) {
+  const json* salt = fields.find("cache_salt");
+  if (salt == nullptr) return model.private_prefixes ? str_cat(random_seed(), " ", random_seed()) : std::string();
+  if (const std::string& text = to_text("cache_salt", *salt); text.empty() || text.size() > kMaxSaltBytes) {
+    throw ApiError{400, str_cat("'cache_salt' has ", text.size(), " bytes: it must have between 1 and ", kMaxSaltBytes),
+                   "cache_salt"};
+  }
+  return salt->get<std::string>();
+}
+
+// A limit of -1 is that of the context, which the engine observes.
+int64_t read_max_tokens(const Fields& fields, const char* name, int64_t fallback, int64_t min, const Engine& engine) {
+  const int64_t limit = fields.whole(name, fallback, -1, kMaxInt);
+  if (limit == -1) return engine.context_length();
+  if (limit < min)
+    throw wrong(name, json(limit), "a whole number between ", min, " and ", kMaxInt, ", or -1, as many as the context allows");
+  return limit;
+}
+
+// What both kinds of requests have.
 Request read_common(const Fields& fields, const ApiModel& model, ApiRequest& result) {
   check_model(fields, model);
-  refuse_unsupported(fields);
+  refuse_unsupported(fields, result.chat, *model.unknown);
   const Engine& engine = *model.engine;
 
   Request request;
+  request.group = std::make_shared<RequestGroup>();  // the prompts of a body take turns as one
   request.num_samples = fields.whole("n", 1, 1, kMaxSamples);
   if (const int64_t best_of = fields.whole("best_of", request.num_samples, 1, kMaxInt); best_of != request.num_samples) {
     throw ApiError{
@@ -191,18 +242,20 @@ Request read_common(const Fields& fields, const ApiModel& model, ApiRequest& res
         "best_of", "unsupported_value"};
   }
   SamplingOptions& sampling = request.sampling;
-  sampling.temperature = fields.number("temperature", 1.0f, 0.0, 2.0);
-  sampling.top_p = fields.number("top_p", 1.0f, 0.0, 1.0);
+  sampling.temperature = 1.0f;
+  sampling = engine.default_sampling().over(sampling);
+  sampling.temperature = fields.number("temperature", sampling.temperature, 0.0, 2.0);
+  sampling.top_p = fields.number("top_p", sampling.top_p, 0.0, 1.0);
   // 0 means the most likely token alone; for the engine, it must be above 0.
   if (sampling.top_p == 0.0f) sampling.top_p = std::numeric_limits<float>::min();
-  sampling.min_p = fields.number("min_p", 0.0f, 0.0, 1.0);
-  sampling.top_k = static_cast<int32_t>(fields.whole("top_k", 0, -1, kMaxInt));
+  sampling.min_p = fields.number("min_p", sampling.min_p, 0.0, 1.0);
+  sampling.top_k = static_cast<int32_t>(fields.whole("top_k", sampling.top_k, -1, kMaxInt));
   if (sampling.top_k == -1) sampling.top_k = 0;  // both mean "off"
-  sampling.repetition_penalty = fields.number("repetition_penalty", 1.0f, 0.01, 100.0);
+  sampling.repetition_penalty = fields.number("repetition_penalty", sampling.repetition_penalty, 0.01, 100.0);
   sampling.presence_penalty = fields.number("presence_penalty", 0.0f, -2.0, 2.0);
   sampling.frequency_penalty = fields.number("frequency_penalty", 0.0f, -2.0, 2.0);
   sampling.logit_bias = read_logit_bias(fields, engine);
-  if (const json* seed = fields.find("seed"); seed == nullptr) {
+  if (const json* seed = fields.find("seed"); seed == nullptr || *seed == -1) {  // as in llama.cpp and vLLM
     sampling.seed = random_seed();
   } else if (seed->is_number_unsigned()) {
     sampling.seed = seed->get<uint64_t>();
@@ -211,29 +264,33 @@ Request read_common(const Fields& fields, const ApiModel& model, ApiRequest& res
         static_cast<uint64_t>(to_whole("seed", *seed, std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()));
   }
   request.stop = read_stops(fields);
-  if (const json* tokens = fields.find("stop_token_ids")) request.stop_tokens = to_tokens("stop_token_ids", *tokens, engine);
+  request.stop_tokens = read_stop_tokens(fields, engine);
   request.ignore_eos = fields.flag("ignore_eos");
+  request.cache_salt = read_salt(fields, model);
 
   result.stream = fields.flag("stream");
   if (const json* options = fields.find("stream_options")) {
     if (!result.stream) throw ApiError{400, "'stream_options' needs 'stream': true", "stream_options"};
     if (!options->is_object()) throw wrong("stream_options", *options, "an object");
     result.include_usage = Fields(*options).flag("include_usage");
+    if (Fields(*options).flag("continuous_usage_stats")) {
+      throw ApiError{400, "'stream_options.continuous_usage_stats' is not supported: the usage comes at the end",
+                     "stream_options", "unsupported_value"};
+    }
   }
   return request;
 }
 
-void add_prompt(ApiRequest& result, Request request, std::vector<int32_t> tokens, const char* param, const Engine& engine) {
+void add_prompt(ApiRequest& result, std::vector<int32_t> tokens, const char* param, const Engine& engine) {
   const int64_t length = static_cast<int64_t>(tokens.size()), context = engine.context_length();
   if (tokens.empty()) throw ApiError{400, str_cat("'", param, "' is empty: a prompt must have at least one token"), param};
-  if (length >= context) {
+  if (length + std::min<int64_t>(result.common.max_tokens, 1) > context) {
     throw ApiError{400,
-                   str_cat("'", param, "' has ", length, " tokens: the context is ", context,
-                           " tokens, and at least one must be left for the output"),
+                   str_cat("'", param, "' has ", length, " tokens: the context is ", context, " tokens",
+                           result.common.max_tokens > 0 ? ", and at least one must be left for the output" : ""),
                    param, "context_length_exceeded"};
   }
-  request.prompt = std::move(tokens);
-  result.prompts.push_back(std::move(request));
+  result.prompts.push_back(std::move(tokens));
 }
 
 std::vector<int32_t> encode(const std::string& text, const Engine& engine) {
@@ -241,6 +298,36 @@ std::vector<int32_t> encode(const std::string& text, const Engine& engine) {
   auto tokens = tokenizer.encode(text, true, tokenizer.add_bos());
   if (!tokens.ok()) throw ApiError{400, tokens.status().message(), "prompt"};
   return std::move(tokens).value();
+}
+
+// The text of a prompt of tokens: what they print.
+std::string text_of(std::span<const int32_t> tokens, const Tokenizer& tokenizer) {
+  StreamDecoder decoder(tokenizer, /*continues_text=*/false);
+  std::string text;
+  for (const int32_t token : tokens) text += decoder.push(token);
+  return text + decoder.finish();
+}
+
+// A prompt: a text, or a list of tokens.
+void read_prompt(ApiRequest& result, const json& prompt, const Engine& engine) {
+  const bool is_text = prompt.is_string();
+  std::vector<int32_t> tokens =
+      is_text ? encode(prompt.get_ref<const std::string&>(), engine) : to_tokens("prompt", prompt, engine);
+  if (result.echo) result.echo_texts.push_back(is_text ? prompt.get<std::string>() : text_of(tokens, engine.tokenizer()));
+  add_prompt(result, std::move(tokens), "prompt", engine);
+}
+
+// Prompts that come back with the answer, as often as there are samples.
+void check_echo(const ApiRequest& result) {
+  int64_t num_tokens = 0;
+  for (const std::vector<int32_t>& prompt : result.prompts) num_tokens += static_cast<int64_t>(prompt.size());
+  const int64_t echoed = num_tokens * result.common.num_samples * (result.common.num_logprobs + 2);
+  if (echoed > kMaxEchoed) {
+    throw ApiError{400,
+                   str_cat("'echo' of ", num_tokens, " tokens, times 'n' and the log probabilities of each, is ", echoed,
+                           ": at most ", kMaxEchoed, " are supported"),
+                   "echo"};
+  }
 }
 
 // The content of a message: a string, or a list of parts {"type": "text", "text": ...}.
@@ -311,27 +398,27 @@ ApiRequest read_completion_request(const std::string& body, const ApiModel& mode
   const Engine& engine = *model.engine;
   ApiRequest result;
   Request request = read_common(fields, model, result);
-  request.max_tokens = fields.whole("max_tokens", 16, 1, kMaxInt);
+  result.echo = fields.flag("echo");
+  request.max_tokens = read_max_tokens(fields, "max_tokens", 16, result.echo ? 0 : 1, engine);
   request.num_logprobs = fields.whole("logprobs", -1, 0, kMaxTopLogprobs);
+
+  result.common = std::move(request);
 
   const json* prompt = fields.find("prompt");
   if (prompt == nullptr) throw ApiError{400, "'prompt' is missing", "prompt"};
-  if (prompt->is_string()) {
-    add_prompt(result, request, encode(prompt->get_ref<const std::string&>(), engine), "prompt", engine);
+  if (prompt->is_string() || (prompt->is_array() && !prompt->empty() && prompt->front().is_number())) {
+    read_prompt(result, *prompt, engine);
   } else if (!prompt->is_array() || prompt->empty()) {
     throw wrong("prompt", *prompt, "a string, a list of strings, a list of token ids, or a list of such lists");
-  } else if (prompt->front().is_number()) {
-    add_prompt(result, request, to_tokens("prompt", *prompt, engine), "prompt", engine);
   } else {
-    if (prompt->size() > kMaxPrompts)
-      throw ApiError{400, str_cat("'prompt' has ", prompt->size(), " prompts: at most ", kMaxPrompts, " are supported"),
+    if (prompt->size() * result.num_samples() > kMaxChoices)
+      throw ApiError{400,
+                     str_cat("'prompt' has ", prompt->size(), " prompts, and 'n' is ", result.num_samples(), ": at most ",
+                             kMaxChoices, " choices are supported"),
                      "prompt"};
-    for (const json& each : *prompt) {
-      add_prompt(result, request,
-                 each.is_string() ? encode(each.get_ref<const std::string&>(), engine) : to_tokens("prompt", each, engine),
-                 "prompt", engine);
-    }
+    for (const json& each : *prompt) read_prompt(result, each, engine);
   }
+  if (result.echo) check_echo(result);
   return result;
 }
 
@@ -344,7 +431,7 @@ ApiRequest read_chat_request(const std::string& body, const ApiModel& model) {
   Request request = read_common(fields, model, result);
   // Without a limit, the context is the limit.
   const char* limit = fields.find("max_completion_tokens") != nullptr ? "max_completion_tokens" : "max_tokens";
-  request.max_tokens = fields.whole(limit, engine.context_length(), 1, kMaxInt);
+  request.max_tokens = read_max_tokens(fields, limit, -1, 1, engine);
   const int64_t top_logprobs = fields.whole("top_logprobs", 0, 0, kMaxTopLogprobs);
   if (fields.flag("logprobs")) {
     request.num_logprobs = top_logprobs;
@@ -358,7 +445,8 @@ ApiRequest read_chat_request(const std::string& body, const ApiModel& model) {
   auto tokens = model.chat.value().encode_chat(messages, read_chat_options(fields));
   if (!tokens.ok()) throw ApiError{400, tokens.status().message(), "messages"};
   for (const int32_t token : model.chat.value().stop_tokens()) request.stop_tokens.push_back(token);
-  add_prompt(result, std::move(request), std::move(tokens).value(), "messages", engine);
+  result.common = std::move(request);
+  add_prompt(result, std::move(tokens).value(), "messages", engine);
   return result;
 }
 

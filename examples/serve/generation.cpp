@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <mutex>
 #include <utility>
 
@@ -17,7 +18,48 @@ double seconds_between(Generation::Clock::time_point from, Generation::Clock::ti
   return std::chrono::duration<double>(to - from).count();
 }
 
+void check_time(const GenerationLimits& limits) {
+  if (Generation::Clock::now() - limits.arrival <= limits.time) return;
+  throw ApiError{408, str_cat("the request took longer than ", limits.time.count(), " s: it was cancelled"), {}, "timeout"};
+}
+
 }  // namespace
+
+bool score_prompts(Engine& engine, ApiRequest& request, const GenerationLimits& limits, const Peer& peer,
+                   const std::atomic<bool>& shutting_down_now) {
+  if (!request.echo || !request.has_logprobs()) return true;
+  struct Gone {};
+  for (const std::vector<int32_t>& prompt : request.prompts) {
+    request.prompt_logprobs.emplace_back();
+    if (prompt.size() == 1) continue;  // nothing is before its only token
+    std::exception_ptr ended;          // why the score must not go on
+    ScoreOptions options;
+    options.num_logprobs = request.common.num_logprobs;
+    options.rope_length = request.common.rope_length;
+    Generation::Clock::time_point looked;
+    options.on_logits = [&](size_t, std::span<const float>) {
+      try {
+        check_time(limits);
+        if (shutting_down_now) throw shutting_down();
+        if (Generation::Clock::now() - looked < kLook) return;
+        if (peer.gone()) throw Gone();
+        looked = Generation::Clock::now();
+      } catch (...) {
+        ended = std::current_exception();
+        throw;
+      }
+    };
+    auto score = engine.score({prompt.data(), 1}, {prompt.data() + 1, prompt.size() - 1}, options);
+    try {
+      if (ended) std::rethrow_exception(ended);
+    } catch (const Gone&) {
+      return false;
+    }
+    if (!score.ok()) throw error_of(score.status());
+    request.prompt_logprobs.back() = std::move(score->logprobs);
+  }
+  return true;
+}
 
 // From the engine's thread to the thread of the connection.
 class Generation::Channel {
@@ -55,11 +97,12 @@ Generation::Generation(Engine& engine, const ApiRequest& request, const Limits& 
     : engine_(engine),
       metrics_(metrics),
       limits_(limits),
-      num_samples_(static_cast<size_t>(request.prompts.front().num_samples)),
+      num_samples_(request.num_samples()),
       channel_(std::make_shared<Channel>()),
-      last_token_(request.prompts.size() * num_samples_),
-      num_open_(last_token_.size()) {
-  for (size_t prompt = 0; prompt < request.prompts.size(); ++prompt) {
+      last_token_(request.num_choices()),
+      num_open_(request.common.max_tokens > 0 ? last_token_.size() : 0) {
+  for (const std::vector<int32_t>& prompt : request.prompts) usage_.prompt_tokens += static_cast<int64_t>(prompt.size());
+  for (size_t prompt = 0; num_open_ > 0 && prompt < request.prompts.size(); ++prompt) {
     const auto on_output = [channel = channel_, first = prompt * num_samples_, stream = request.stream](const Output& output) {
       if (output.tokens.empty() && output.text.empty() && output.completion == nullptr) return;  // the prompt is still read
       Update update;
@@ -73,13 +116,14 @@ Generation::Generation(Engine& engine, const ApiRequest& request, const Limits& 
       if (output.completion != nullptr) update.completion = *output.completion;
       channel->push(std::move(update));
     };
-    auto id = engine_.submit(request.prompts[prompt], on_output);
+    Request submitted = request.common;
+    submitted.prompt = request.prompts[prompt];
+    auto id = engine_.submit(std::move(submitted), on_output);
     if (!id.ok()) {
-      for (const RequestId submitted : ids_) engine_.cancel(submitted);
+      for (const RequestId earlier : ids_) engine_.cancel(earlier);
       throw id.status().code() == StatusCode::unsupported ? shutting_down() : error_of(id.status());
     }
     ids_.push_back(*id);
-    usage_.prompt_tokens += static_cast<int64_t>(request.prompts[prompt].prompt.size());
   }
 }
 
@@ -94,9 +138,7 @@ std::optional<Update> Generation::next(const Peer& peer) {
     std::optional<Update> update = channel_->pop(kLook);
     gone_ = peer.gone();
     if (gone_) return std::nullopt;
-    if (Clock::now() - limits_.arrival > limits_.time) {
-      throw ApiError{408, str_cat("the request took longer than ", limits_.time.count(), " s: it was cancelled"), {}, "timeout"};
-    }
+    check_time(limits_);
     if (!update) continue;
     measure(*update);
     if (!update->completion) return update;

@@ -1,6 +1,7 @@
 // One API request in the engine: all its prompts and samples.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -27,16 +28,23 @@ struct Update {
   std::chrono::steady_clock::time_point time;      // when the engine had it
 };
 
+struct GenerationLimits {
+  std::chrono::steady_clock::time_point arrival;  // of the request
+  std::chrono::seconds time;                      // from there to its last token
+};
+
+// Fills in the log probabilities of prompts that are echoed, if they are asked for. Throws ApiError as Generation does; false: the client is
+// gone.
+bool score_prompts(prologue::Engine& engine, ApiRequest& request, const GenerationLimits& limits, const Peer& peer,
+                   const std::atomic<bool>& shutting_down);
+
 // The destructor cancels what has not finished. One thread uses it; the engine's thread adds updates.
 class Generation {
  public:
   using Clock = std::chrono::steady_clock;
-  struct Limits {
-    Clock::time_point arrival;  // of the request
-    std::chrono::seconds time;  // from there to its last token
-  };
+  using Limits = GenerationLimits;
 
-  // Submits all prompts. Throws ApiError if one is refused; the others are cancelled.
+  // Submits all prompts; if no token is to be generated, there is nothing to do. Throws ApiError if one is refused; the others are cancelled.
   Generation(prologue::Engine& engine, const ApiRequest& request, const Limits& limits, Metrics& metrics);
   ~Generation();
   Generation(const Generation&) = delete;

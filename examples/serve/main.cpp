@@ -86,7 +86,8 @@ int run(int argc, char** argv) {
     std::cerr << "serve: " << note << "\n";
   auto chat = examples::create_chat_format(engine.tokenizer(), options.chat_template);
   if (!chat.ok() && !options.chat_template.chosen.empty()) return fail(chat.status().message());
-  Api api(engine, options.model_name, std::move(chat), options.http.max_requests, std::chrono::seconds(options.timeout_seconds));
+  Api api(engine, options.model_name, std::move(chat), options.http.max_requests, std::chrono::seconds(options.timeout_seconds),
+          options.rules);
   RequestLog log;
   HttpServer http(options.http, api.routes(), [&](const HttpExchange& exchange) {
     api.metrics().count_response(exchange.route, exchange.status);

@@ -8,6 +8,8 @@
 #include <prologue/engine/engine.h>
 
 #include "examples/common/chat_template_options.h"
+
+#include "api.h"
 #include "http.h"
 
 namespace serve {
@@ -21,6 +23,7 @@ struct Options {
   std::string model_name;  // as clients call it; by default the name of the file without .gguf
   int64_t timeout_seconds = 600;
   bool quiet = false;  // no log of requests, nothing about loading
+  ApiRules rules;
 };
 
 // Returns the options, or the exit code of the program: 0 after --help, 2 for wrong usage. The message has then been printed.
