@@ -8,10 +8,12 @@
 
 #include <prologue/engine/base/printable.h>
 
+#include "examples/common/json_size.h"
 #include "io.h"
 
 namespace generate {
 
+using nlohmann::json;
 using nlohmann::ordered_json;
 using namespace prologue;
 
@@ -56,12 +58,9 @@ std::string json_line(const Engine& engine, const std::string& prompt, const Req
       rows.push_back({{"token", completion.tokens[i]}, {"logprob", completion.logprobs[i].logprob}, {"top", top}});
     }
   }
-  line["timings"] = {{"load_s", engine.load_seconds()},
-                     {"prompt_tokens", completion.prompt_tokens},
-                     {"cached_tokens", completion.cached_tokens},
-                     {"queue_s", completion.queue_seconds},
-                     {"prefill_s", completion.prefill_seconds},
-                     {"decode_tokens", decoded_tokens(completion)},
+  line["timings"] = {{"load_s", engine.load_seconds()},           {"prompt_tokens", completion.prompt_tokens},
+                     {"cached_tokens", completion.cached_tokens}, {"queue_s", completion.queue_seconds},
+                     {"prefill_s", completion.prefill_seconds},   {"decode_tokens", decoded_tokens(completion)},
                      {"decode_s", completion.decode_seconds}};
   return dump(line);
 }
@@ -105,8 +104,7 @@ std::string summary_table(const Engine& engine, const std::vector<Completion>& c
   const bool several = completions.size() > 1;
   std::string finish_reasons;  // of several completions: "3 end, 1 length"
   for (const auto& [reason, count] : reasons) {
-    finish_reasons +=
-        str_cat(finish_reasons.empty() ? "" : ", ", several ? str_cat(count, " ") : "", finish_reason_name(reason));
+    finish_reasons += str_cat(finish_reasons.empty() ? "" : ", ", several ? str_cat(count, " ") : "", finish_reason_name(reason));
   }
   std::ostringstream out;
   out << std::fixed << std::setprecision(1);
@@ -172,9 +170,9 @@ Result<std::vector<std::string>> read_prompts(const std::string& path) {
   for (int64_t number = 1; std::getline(lines, line); ++number) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     constexpr int kMaxDepth = 16;
-    const auto check_depth = [](int depth, ordered_json::parse_event_t, ordered_json&) { return depth < kMaxDepth; };
-    const ordered_json row = ordered_json::parse(line, check_depth, false);
-    const ordered_json* prompt = &row;
+    const bool too_deep = examples::json_size(line).depth > kMaxDepth;
+    const json row = too_deep ? json(json::value_t::discarded) : json::parse(line, nullptr, false);
+    const json* prompt = &row;
     if (row.is_object() && row.contains("prompt")) prompt = &row["prompt"];
     if (row.is_discarded() || !prompt->is_string()) {
       return invalid_argument(name, ": line ", number, " must be a JSON string, or an object with a string \"prompt\"");
@@ -190,23 +188,20 @@ Result<std::vector<ScoreRow>> read_score_file(const std::string& path) {
   const std::string name = "--score " + printable_path(path);
   // A list of objects of lists: deeper ones would only cost memory.
   constexpr int kMaxDepth = 3;
-  bool too_deep = false;
-  const auto check_depth = [&](int depth, ordered_json::parse_event_t event, ordered_json&) {
-    using Event = ordered_json::parse_event_t;
-    too_deep = too_deep || (depth >= kMaxDepth && (event == Event::array_start || event == Event::object_start));
-    return !too_deep;
-  };
-  const ordered_json json = ordered_json::parse(content, check_depth, false);
-  if (too_deep)
+  constexpr int64_t kMaxValues = int64_t{1} << 24;
+  const examples::JsonSize size = examples::json_size(content);
+  if (size.values > kMaxValues) return invalid_argument(name, ": the file has more than ", kMaxValues, " values");
+  if (size.depth > kMaxDepth)
     return invalid_argument(name, ": the file must be a JSON list of objects: it is nested more than ", kMaxDepth, " deep");
-  if (json.is_discarded() || !json.is_array()) return invalid_argument(name, ": the file must be a JSON list of objects");
+  const json list = json::parse(content, nullptr, false);
+  if (list.is_discarded() || !list.is_array()) return invalid_argument(name, ": the file must be a JSON list of objects");
   std::vector<ScoreRow> rows;
-  for (const ordered_json& item : json) {
+  for (const json& item : list) {
     ScoreRow row;
     for (auto [key, target] : {std::pair{"prompt_tokens", &row.prompt_tokens}, std::pair{"tokens", &row.tokens}}) {
       const bool present = item.is_object() && item.contains(key) && item[key].is_array();
       if (!present) return invalid_argument(name, ": row ", rows.size(), " has no list \"", key, "\"");
-      for (const ordered_json& id : item[key]) {
+      for (const json& id : item[key]) {
         if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > INT32_MAX) {
           return invalid_argument(name, ": row ", rows.size(), ": ", printable(dump(id)), " in \"", key, "\" is not a token id");
         }

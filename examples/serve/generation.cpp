@@ -1,5 +1,6 @@
 #include "generation.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -35,7 +36,8 @@ bool score_prompts(Engine& engine, ApiRequest& request, const GenerationLimits& 
     std::exception_ptr ended;          // why the score must not go on
     ScoreOptions options;
     options.num_logprobs = request.common.num_logprobs;
-    options.rope_length = request.common.rope_length;
+    // As of the generation, if there is one.
+    options.rope_length = std::min(static_cast<int64_t>(prompt.size()) + request.common.max_tokens, engine.context_length());
     Generation::Clock::time_point looked;
     options.on_logits = [&](size_t, std::span<const float>) {
       try {

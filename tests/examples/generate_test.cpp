@@ -1,4 +1,5 @@
 // The program `generate` as people use it: flags, JSON, exit codes, messages.
+#include <chrono>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -152,6 +153,23 @@ TEST(Generate, ScorePrintsARowForEachRow) {
     EXPECT_EQ(first[key].size(), 3u) << key;
   EXPECT_GT(first["perplexity"].get<double>(), 1.0);
   ASSERT_TRUE(std::getline(lines, line));
+}
+
+// A megabyte of small objects is read in a moment: a time that grows with the square of their number would be a minute.
+TEST(Generate, FilesOfManyObjectsAreReadInLinearTime) {
+  std::string objects = R"({"a":0})";
+  for (int i = 0; i < 150000; ++i) objects += R"(,{"a":0})";
+  std::string names = R"("a":0)";
+  for (int i = 0; i < 100000; ++i) names += ",\"" + std::to_string(i) + "\":0";
+  const std::string path = temp("objects.json");
+  for (const std::string& content : {"[" + objects + "]", R"([{)" + names + "}]"}) {
+    std::ofstream(path) << content;
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_NE(generate_with_model("--score " + path).err.find("row 0 has no list"), std::string::npos);
+    std::ofstream(path) << R"({"prompt": [)" << content << "]}";
+    EXPECT_NE(generate_with_model("--prompts " + path).err.find("line 1 must be a JSON string"), std::string::npos);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  }
 }
 
 // One type for K and V, or one for each; fused and unfused graphs give the same scores.

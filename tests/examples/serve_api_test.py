@@ -194,7 +194,9 @@ class Shapes(ServerTest):
         first, second = self.server.post(COMPLETIONS, body)[1], self.server.post(COMPLETIONS, body)[1]
         self.assertEqual(first['choices'], second['choices'])
         self.assertEqual(len({choice['text'] for choice in first['choices']}), 3)
-        self.assertEqual(self.server.post(COMPLETIONS, {**body, 'seed': -1})[0], 200)
+        for random_seed in (-1, -1.0):  # vllm#4531
+            first, second = (self.server.post(COMPLETIONS, {**body, 'seed': random_seed})[1] for _ in range(2))
+            self.assertNotEqual(first['choices'], second['choices'])
         del body['seed']
         first, second = self.server.post(COMPLETIONS, body)[1], self.server.post(COMPLETIONS, body)[1]
         self.assertNotEqual(first['choices'], second['choices'])
@@ -208,6 +210,73 @@ class Shapes(ServerTest):
         chat = {**HELLO_CHAT, 'max_completion_tokens': 3, 'tools': [], 'tool_choice': 'none', 'response_format': {'type': 'text'},
                 'modalities': ['text'], 'logprobs': False}
         self.assertEqual(self.server.post(CHAT, chat)[1]['usage']['completion_tokens'], 3)
+
+    def test_whole_numbers(self):
+        """2.0 is 2, and -1 tokens are as many as the context allows."""
+        want = self.server.post(COMPLETIONS, {**HELLO, 'max_tokens': 2, 'n': 2, 'seed': 3, 'logprobs': 1})[1]
+        got = self.server.post(COMPLETIONS, {**HELLO, 'max_tokens': 2.0, 'n': 2.0, 'seed': 3.0, 'logprobs': 1.0, 'top_k': 0.0, 'best_of': 2.0})[1]
+        self.assertEqual(got['choices'], want['choices'])
+        for path, body in ((COMPLETIONS, HELLO), (CHAT, HELLO_CHAT), (CHAT, {**HELLO_CHAT, 'max_completion_tokens': -1})):
+            _, answer = self.server.post(path, {**body, 'max_tokens': -1})
+            self.assertLessEqual(abs(answer['usage']['total_tokens'] - 512), 1)
+
+    def test_echo(self):
+        """What lm-evaluation-harness sends: the log probabilities of the prompt, and 0 or 1 tokens more."""
+        prompt = [10, 20, 30, 40, 50]
+        body = {'prompt': prompt, 'echo': True, 'logprobs': 3, 'temperature': 0, 'ignore_eos': True}
+        status, answer = self.server.post(COMPLETIONS, {**body, 'max_tokens': 0})
+        self.assertEqual(status, 200, answer)
+        [choice] = answer['choices']
+        self.assertEqual((choice['finish_reason'], answer['usage']['completion_tokens']), ('length', 0))
+        logprobs = choice['logprobs']
+        for key in ('tokens', 'token_logprobs', 'top_logprobs', 'text_offset'):
+            self.assertEqual(len(logprobs[key]), 5, key)
+            self.assertIsNone(logprobs['token_logprobs'][0])
+            self.assertIsNone(logprobs['top_logprobs'][0])
+        # Each is the log probability that the token has as an answer to those before it.
+        for i in range(1, 5):
+            forced = {**body, 'echo': False, 'prompt': prompt[:i], 'max_tokens': 1, 'logit_bias': {str(prompt[i]): 100}, 'logprobs': 3}
+            alone = self.server.post(COMPLETIONS, forced)[1]['choices'][0]['logprobs']
+            self.assertEqual(alone['tokens'][0], logprobs['tokens'][i])
+            self.assertAlmostEqual(alone['token_logprobs'][0], logprobs['token_logprobs'][i], delta=1e-4)
+            self.assertEqual(list(alone['top_logprobs'][0]), list(logprobs['top_logprobs'][i]))
+        one = self.server.post(COMPLETIONS, {**body, 'max_tokens': 1})[1]['choices'][0]
+        self.assertEqual(one['logprobs']['token_logprobs'][:5], logprobs['token_logprobs'])
+        self.assertEqual(len(one['logprobs']['tokens']), 6)
+        # As the harness looks for greedy tokens.
+        self.assertEqual(one['logprobs']['token_logprobs'][5], max(one['logprobs']['top_logprobs'][5].values()))
+        self.assertTrue(one['text'].startswith(choice['text']))
+
+        texts = {**HELLO, 'prompt': ['hello there', 'what'], 'n': 2, 'echo': True, 'logprobs': 1}
+        _, answer = self.server.post(COMPLETIONS, texts)
+        plain = self.server.post(COMPLETIONS, {**texts, 'echo': False})[1]
+        for i, (choice, without) in enumerate(zip(answer['choices'], plain['choices'])):
+            prompt = texts['prompt'][i // 2]
+            self.assertEqual(choice['text'], prompt + without['text'])
+            self.assertEqual(choice['logprobs']['text_offset'][-4:], [len(prompt) + at for at in without['logprobs']['text_offset']])
+        self.assertEqual(answer['usage'], {**plain['usage'], 'prompt_tokens_details': answer['usage']['prompt_tokens_details']})
+        for more in ({}, {'max_tokens': 0}):
+            whole = self.server.post(COMPLETIONS, {**texts, **more})[1]
+            chunks = [event['choices'][0] for event in self.server.events(COMPLETIONS, {**texts, **more})[:-1]]
+            for choice in whole['choices']:
+                mine = [chunk for chunk in chunks if chunk['index'] == choice['index']]
+                self.assertEqual(''.join(chunk['text'] for chunk in mine), choice['text'])
+                self.assertEqual(mine[-1]['finish_reason'], choice['finish_reason'])
+                for key in choice['logprobs']:
+                    self.assertEqual(sum((chunk['logprobs'][key] for chunk in mine if chunk['logprobs']), []), choice['logprobs'][key], key)
+        self.assertEqual(self.server.post(COMPLETIONS, {'prompt': [7], 'echo': True, 'max_tokens': 0, 'logprobs': 1})[0], 200)
+        self.assertEqual(self.server.post(COMPLETIONS, {'prompt': [7] * 512, 'echo': True, 'max_tokens': 0, 'logprobs': 1})[0], 200)
+        self.assert_error(self.server.post(COMPLETIONS, {'prompt': [7] * 513, 'echo': True, 'max_tokens': 0}), 400, 'prompt')
+        self.assert_error(self.server.post(COMPLETIONS, {'prompt': [[7] * 500] * 100, 'n': 20, 'echo': True, 'logprobs': 1}), 400, 'echo')
+
+    def test_salts(self):
+        body = {**HELLO, 'prompt': list(range(60, 100))}
+
+        def cached(**more):
+            return self.server.post(COMPLETIONS, {**body, **more})[1]['usage']['prompt_tokens_details']['cached_tokens']
+        self.assertEqual([cached(cache_salt='a'), cached(cache_salt='b'), cached()], [0, 0, 0])
+        self.assertGreater(cached(cache_salt='a'), 0)
+        self.assertGreater(cached(), 0)
 
     def test_stop(self):
         _, answer = self.server.post(COMPLETIONS, {**HELLO, 'max_tokens': 30})
@@ -289,10 +358,10 @@ class BadFields(ServerTest):
         ('prompt', None), ('prompt', 5), ('prompt', ''), ('prompt', []), ('prompt', {}), ('prompt', True), ('prompt', [1.5]),
         ('prompt', [-1]), ('prompt', [10**6]), ('prompt', [2**70]), ('prompt', ['a', 1]), ('prompt', [[1], ['a']]), ('prompt', [[]]),
         ('prompt', [1, 'a']), ('prompt', ['a'] * 2049), ('prompt', [7] * 512), ('prompt', 'x' * 5000),
-        ('max_tokens', 0), ('max_tokens', -1), ('max_tokens', 1.5), ('max_tokens', '5'), ('max_tokens', 2**31), ('max_tokens', 2**64),
+        ('max_tokens', 0), ('max_tokens', -2), ('max_tokens', 1.5), ('max_tokens', 1e300), ('max_tokens', 2.0**53), ('max_tokens', '5'), ('max_tokens', 2**31), ('max_tokens', 2**64),
         ('max_tokens', -2**63), ('max_tokens', True), ('max_tokens', [1]),
         ('temperature', -0.1), ('temperature', 2.1), ('temperature', 'hot'), ('temperature', 1e308), ('temperature', [0]),
-        ('top_p', -0.1), ('top_p', 1.1), ('min_p', 2), ('top_k', -2), ('top_k', 1.0), ('top_k', 2**31),
+        ('top_p', -0.1), ('top_p', 1.1), ('min_p', 2), ('top_k', -2), ('top_k', 1.5), ('top_k', 2**31),
         ('presence_penalty', 2.5), ('frequency_penalty', -2.5), ('repetition_penalty', 0), ('repetition_penalty', -1),
         ('n', 0), ('n', 129), ('n', '1'), ('best_of', 2), ('best_of', 'x'), ('seed', 1.5), ('seed', 2**64), ('seed', 'x'),
         ('stop', 5), ('stop', ''), ('stop', ['a', '']), ('stop', [5]), ('stop', ['x'] * 17), ('stop', {}),
@@ -301,12 +370,14 @@ class BadFields(ServerTest):
         ('logit_bias', {'5': 101}), ('logit_bias', {'5': 'x'}), ('logit_bias', {'5 ': 1}),
         ('logprobs', -1), ('logprobs', 21), ('logprobs', True), ('stream', 1), ('stream', 'true'), ('ignore_eos', 0),
         ('stream_options', {'include_usage': True}), ('model', 5),
-        ('echo', True), ('suffix', 'x'), ('tools', [{}]), ('guided_json', {'type': 'object'}), ('response_format', {'type': 'json_object'}),
-        ('response_format', 5), ('min_tokens', 3),
+        ('echo', 1), ('suffix', 'x'), ('tools', [{}]), ('guided_json', {'type': 'object'}), ('response_format', {'type': 'json_object'}),
+        ('response_format', 5), ('min_tokens', 3), ('echo', 'yes'), ('n', 128.5), ('stop', 'x' * 1025), ('stop', ['x', 'y' * 2000]),
+        ('stop_token_ids', list(range(200)) * 6), ('logit_bias', {str(i): 0 for i in range(2000)}), ('cache_salt', ''), ('cache_salt', 5),
+        ('cache_salt', 'x' * 257), ('stream_options', 5),
     ]
     CHAT_FIELDS = [
         ('messages', None), ('messages', []), ('messages', 'hi'), ('messages', {}), ('messages', [{'role': 'user', 'content': 'x' * 5000}]),
-        ('max_completion_tokens', 0), ('max_tokens', 0), ('top_logprobs', 2), ('top_logprobs', 21), ('logprobs', 3),
+        ('max_completion_tokens', 0), ('max_completion_tokens', -2), ('max_tokens', 0), ('echo', True), ('top_logprobs', 2), ('top_logprobs', 21), ('logprobs', 3),
         ('tool_choice', 'required'), ('tools', [{'type': 'function'}]), ('functions', [{}]), ('modalities', ['audio']),
         ('audio', {'voice': 'x'}), ('response_format', {'type': 'json_schema'}),
     ]
@@ -357,6 +428,132 @@ class BadFields(ServerTest):
             with self.subTest(text):
                 self.assertEqual(self.server.post(COMPLETIONS, {**HELLO, 'prompt': text})[0], 200)
                 self.assertEqual(self.server.post(CHAT, {**HELLO_CHAT, 'messages': [{'role': 'user', 'content': text}]})[0], 200)
+
+
+class OtherFields(ServerTest):
+    CHANGE_THE_ANSWER = {
+        'grammar': 'root ::= "x"', 'json_schema': {'type': 'object'}, 'regex': 'a+', 'ebnf': 'x', 'guided_choice': ['a', 'b'],
+        'structured_outputs': {'regex': 'a'}, 'chat_template': '{{ 1 }}', 'allowed_token_ids': [1], 'bad_words': ['x'],
+        'truncate_prompt_tokens': 5, 'mirostat': 2, 'typical_p': 0.5, 'dry_multiplier': 0.8, 'xtc_probability': 0.5,
+        'reasoning_effort': 'high', 'min_tokens': 5, 'use_beam_search': True, 'length_penalty': 2, 'prompt_logprobs': 0,
+        'top_n_sigma': 1, 'no_repeat_ngram_size': 2, 'repeat_penalty': 1.2, 'n_predict': 5, 'max_new_tokens': 5,
+        'include_stop_str_in_output': True, 'skip_special_tokens': False, 'options': {'temperature': 0}, 'format': 'json',
+        'samplers': ['top_k'], 'lora': [{'id': 0}], 'logits_processors': ['x'], 'add_special_tokens': 'x', 'verbosity': 'low',
+    }
+    CHANGE_NOTHING = {
+        'grammar': '', 'json_schema': {}, 'bad_words': [], 'mirostat': 0, 'mirostat_tau': 5, 'typical_p': 1.0, 'dry_multiplier': 0.0, 'dry_base': 1.75,
+        'xtc_probability': 0, 'xtc_threshold': 0.1, 'reasoning_effort': None, 'min_tokens': 0, 'use_beam_search': False, 'length_penalty': 1,
+        'repeat_penalty': 1.0, 'repeat_last_n': -1, 'skip_special_tokens': True, 'user': 'me', 'metadata': {'a': 'b'}, 'store': True,
+        'service_tier': 'auto', 'prompt_cache_key': 'x', 'cache_prompt': False, 'tool_choice': 'auto', 'parallel_tool_calls': True,
+        'functions': [], 'guided_json': None, 'chat_template': None,
+    }
+
+    def test_one_that_changes_the_answer_is_refused(self):
+        for path, hello in ((COMPLETIONS, HELLO), (CHAT, HELLO_CHAT)):
+            for name, value in self.CHANGE_THE_ANSWER.items():
+                with self.subTest(path=path, name=name):
+                    error = self.assert_error(self.server.post(path, {**hello, name: value}), 400, name, 'unsupported_value')
+                    self.assertRegex(error['message'], f"^'{name}' is not supported: .+")
+        error = self.assert_error(self.server.post(COMPLETIONS, {**HELLO, 'repeat_penalty': 1.2}), 400)
+        self.assertIn("'repetition_penalty'", error['message'])
+
+    def test_values_that_change_nothing(self):
+        for path, hello in ((COMPLETIONS, HELLO), (CHAT, HELLO_CHAT)):
+            for name, value in self.CHANGE_NOTHING.items():
+                with self.subTest(path=path, name=name):
+                    self.assertEqual(self.server.post(path, {**hello, name: value})[0], 200)
+
+    def test_an_unknown_one_is_named_once(self):
+        for _ in range(2):
+            self.assertEqual(self.server.post(COMPLETIONS, {**HELLO, 'max_token': 5, 'a field of tomorrow\x1b': {'x': [1]}})[0], 200)
+        log = self.server.stderr()
+        self.assertEqual(log.count("max_token"), 2, log)  # with 'max_tokens'
+        self.assertIn("did you mean 'max_tokens'?", log)
+        self.assertEqual(log.count('a field of tomorrow'), 1)
+        self.assertNotIn('\x1b', log)
+        for first in range(0, 400, 100):
+            self.assertEqual(self.server.post(COMPLETIONS, {**HELLO, **{f'unheard of {first + i}': 1 for i in range(100)}})[0], 200)
+        self.assertLessEqual(self.server.stderr().count('unheard of'), 64)
+        self.assert_error(self.server.post(COMPLETIONS, {**HELLO, **{str(i): 1 for i in range(300)}}), 400, code='invalid_json')
+
+
+class Strict(ServerTest):
+    arguments = ('--strict', '--private-prefixes')
+
+    def test_unknown_fields(self):
+        error = self.assert_error(self.server.post(COMPLETIONS, {**HELLO, 'tempreature': 0}), 400, 'tempreature', 'unknown_field')
+        self.assertIn("did you mean 'temperature'?", error['message'])
+        self.assert_error(self.server.post(CHAT, {**HELLO_CHAT, 'x' * 100000: 0}), 400, 'x' * 64, 'unknown_field')
+        self.assert_error(self.server.post(CHAT, {**HELLO_CHAT, 'prompt': 'x'}), 400, 'prompt', 'unknown_field')
+        self.assertEqual(self.server.post(COMPLETIONS, {**HELLO, **OtherFields.CHANGE_NOTHING, 'x': None})[0], 200)
+
+    def test_prefixes_are_private(self):
+        body = {**HELLO, 'prompt': list(range(60, 100))}
+
+        def cached(**more):
+            return self.server.post(COMPLETIONS, {**body, **more})[1]['usage']['prompt_tokens_details']['cached_tokens']
+        self.assertEqual([cached(), cached(), cached(cache_salt='a')], [0, 0, 0])
+        self.assertGreater(cached(cache_salt='a'), 0)
+
+
+class RecommendedSampling(ServerTest):
+    recommended_top_k = ('1',)
+
+    def test_it_holds_where_a_request_names_none(self):
+        body = {'prompt': 'hello there', 'max_tokens': 20, 'ignore_eos': True}
+        greedy = self.server.post(COMPLETIONS, {**body, 'temperature': 0})[1]['choices'][0]['text']
+        for seed in (1, 2):
+            self.assertEqual(self.server.post(COMPLETIONS, {**body, 'seed': seed})[1]['choices'][0]['text'], greedy)
+            self.assertNotEqual(self.server.post(COMPLETIONS, {**body, 'seed': seed, 'top_k': 0})[1]['choices'][0]['text'], greedy)
+
+
+class LargeBodies(ServerTest):
+    """A body costs a time that grows with its length, and no more memory than some times its length."""
+    context = LONG_CONTEXT
+    parallel = 2
+
+    def resident(self):
+        with open(f'/proc/{self.server.process.pid}/status', encoding='utf-8') as status:
+            return int(re.search(r'VmHWM:\s+(\d+) kB', status.read())[1]) << 10
+
+    def test_many_small_objects(self):
+        start = time.monotonic()
+        for body in (b'{"prompt": [' + b'{"a":0},' * 150000 + b'{"a":0}]}', b'{"prompt": [' + b'[],' * 400000 + b'[]]}',
+                     b'{"x": {' + b','.join(b'"%d":0' % i for i in range(100000)) + b'}}'):
+            self.assert_error(self.server.post(COMPLETIONS, body), 400)
+            self.assert_error(self.server.post(CHAT, body), 400)
+        self.assertLess(time.monotonic() - start, 30)  # a time that grows with the square would be minutes
+        self.assert_error(self.server.post(COMPLETIONS, b'{"prompt": [' + b'0,' * (1900 << 10) + b'0]}'), 400)
+        self.assert_error(self.server.post(COMPLETIONS, b'{"prompt": [' + b'0,' * (2 << 20) + b'0]}'), 413)
+
+    def test_what_prompts_have_in_common_is_not_copied(self):
+        before = self.resident()
+        stop = {'stop': ['x' * 1000] * 16, 'stop_token_ids': list(range(100)) * 10, 'max_tokens': 1}
+        self.assertEqual(self.server.post(COMPLETIONS, {**stop, 'prompt': ['a'] * 256, 'n': 8})[0], 200)
+        self.assert_error(self.server.post(COMPLETIONS, {**stop, 'prompt': ['a'] * 257, 'n': 8}), 400, 'prompt')
+        with self.server.connect() as connection:
+            connection.sendall(post(json.dumps({'prompt': [list(range(100)) * 300] * 16, 'n': 128, 'max_tokens': 1}).encode()))
+            self.wait_for('the start', lambda: self.server.metrics()['prologue_running'] > 0)
+        self.wait_for('the end', lambda: self.server.metrics()['prologue_running'] == self.server.metrics()['prologue_waiting'] == 0)
+        self.assertLess(self.resident() - before, 400 << 20)  # the prompts of all samples would be 245 MB more than this
+
+    def test_many_samples_starve_nobody(self):
+        with self.server.connect() as first:
+            first.sendall(post(json.dumps({**ENDLESS, 'n': 128}).encode()))
+            self.wait_for('the start', lambda: self.server.metrics()['prologue_running'] == 2)
+            for _ in range(3):
+                self.assertEqual(self.server.post(COMPLETIONS, HELLO, seconds=20)[0], 200)
+        with self.server.connect() as first:
+            first.sendall(post(json.dumps({**ENDLESS, 'prompt': ['a', 'b', 'c', 'd', 'e']}).encode()))
+            self.wait_for('the start', lambda: self.server.metrics()['prologue_running'] == 2)
+            self.assertEqual(self.server.post(COMPLETIONS, HELLO, seconds=20)[0], 200)
+
+    def test_an_echo_ends_with_its_client(self):
+        body = {'prompt': list(range(100)) * 600, 'echo': True, 'max_tokens': 0, 'logprobs': 1}
+        with self.server.connect() as connection:
+            connection.sendall(post(json.dumps(body).encode()))
+            time.sleep(0.5)
+            self.assertEqual(self.server.post(COMPLETIONS, HELLO, seconds=20)[0], 200)  # in between
 
 
 class Paths(ServerTest):

@@ -115,6 +115,27 @@ class Client(unittest.TestCase):
         answer = self.complete(temperature=0.7, extra_body={'top_k': 20, 'min_p': 0.05, 'repetition_penalty': 1.1, 'ignore_eos': True})
         self.assertEqual(answer.usage.completion_tokens, 8)
 
+    def test_echo(self):
+        """As evaluation harnesses ask for the log probabilities of a text."""
+        text = 'The capital of France is Paris'
+        choice = self.complete(prompt=text, max_tokens=0, echo=True, logprobs=1).choices[0]
+        self.assertEqual(choice.text, text)
+        logprobs = choice.logprobs
+        self.assertEqual(''.join(logprobs.tokens), text)
+        self.assertIsNone(logprobs.token_logprobs[0])
+        self.assertGreater(logprobs.token_logprobs[-1], -3)
+        self.assertEqual(logprobs.token_logprobs[-1], max(logprobs.top_logprobs[-1].values()))
+        self.assertEqual([text[at:].startswith(token) for at, token in zip(logprobs.text_offset, logprobs.tokens)], [True] * len(logprobs.tokens))
+        answer = self.complete(prompt=[text, 'x'], max_tokens=1, echo=True, logprobs=1)
+        self.assertEqual([len(each.logprobs.tokens) for each in answer.choices], [7, 2])
+
+    def test_fields(self):
+        self.assertEqual(self.chat(seed=-1, max_completion_tokens=None, max_tokens=2, user='me', metadata={'a': 'b'}, store=False).usage.completion_tokens, 2)
+        for field in ({'reasoning_effort': 'low'}, {'extra_body': {'guided_regex': 'a+'}}, {'tools': [{'type': 'function', 'function': {'name': 'f'}}]}):
+            with self.assertRaises(openai.BadRequestError) as raised:
+                self.chat(**field)
+            self.assertEqual(raised.exception.code, 'unsupported_value')
+
     def test_errors(self):
         with self.assertRaises(openai.BadRequestError) as raised:
             self.chat(temperature=5)

@@ -27,9 +27,9 @@ def skip_all(reason):
     sys.exit(SKIPPED)
 
 
-def make_tiny_model(folder, context=512):
+def make_tiny_model(folder, context=512, *more):
     path = os.path.join(folder, f'tiny-{context}.gguf')
-    subprocess.run([program('write_tiny_model'), path, str(context)], check=True)
+    subprocess.run([program('write_tiny_model'), path, str(context), *more], check=True)
     return path
 
 
@@ -145,11 +145,12 @@ class ServerTest(unittest.TestCase):
     arguments = ()
     context = 512
     parallel = 8
+    recommended_top_k = ()  # of the model's file
 
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
-        cls.server = Server(make_tiny_model(cls.folder.name, cls.context), '--kv-memory', '128M',
+        cls.server = Server(make_tiny_model(cls.folder.name, cls.context, *cls.recommended_top_k), '--kv-memory', '128M',
                             '--parallel', str(cls.parallel), '--threads', '2', *cls.arguments)
 
     @classmethod
