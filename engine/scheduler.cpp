@@ -128,13 +128,17 @@ Status Scheduler::add_chunk(StepPlan& plan, ScheduledSequence& sequence, int64_t
   return {};
 }
 
-// The prompt is computed by this step: the other samples go on from there, while there are seats that nobody waits for. The first one
-// without a seat queues up, and the others wait for it in turn.
+// The prompt is computed by this step: the other samples go on from there, which costs less than to begin later. Where others wait for the
+// seats, a group takes at most half of them so. The first sample without a seat queues up, and the rest wait for it.
 Status Scheduler::start_siblings(StepPlan& plan, ScheduledSequence& sequence) {
   std::vector<ScheduledSequence*> siblings = std::move(sequence.siblings);
   sequence.siblings.clear();
+  const auto has_seat = [&] {
+    return num_running() + num_waiting() < limits_.max_seqs ||
+           (num_running() < limits_.max_seqs && sequence.group->num_running < limits_.max_seqs / 2);
+  };
   size_t started = 0;
-  for (; started < siblings.size() && num_running() + num_waiting() < limits_.max_seqs; ++started) {
+  for (; started < siblings.size() && has_seat(); ++started) {
     ScheduledSequence& sibling = *siblings[started];
     sibling.tokens = sequence.tokens;
     PROLOGUE_ASSIGN_OR_RETURN(sibling.cache_id, cache_->fork(sequence.cache_id));
