@@ -78,7 +78,7 @@ pip_with_hashes() {
   return 1
 }
 
-# python_environment FOLDER REQUIREMENTS WHAT: an environment with these packages; made anew when the file has changed.
+# python_environment FOLDER REQUIREMENTS WHAT [PIP OPTIONS...]: an environment with these packages; made anew when the file has changed.
 python_environment() {
   _is_made() { [ -x "$1/bin/python" ] && cmp -s "$2" "$1/requirements.txt"; }
   _is_made "$1" "$2" && return 0
@@ -87,6 +87,6 @@ python_environment() {
   _is_made "$1" "$2" && return 0
   echo "Installing $3 in $1" >&2
   python3 -m venv --clear "$1" >&2
-  pip_with_hashes "$3" "$1/bin/python" install -r "$2" || return 1
+  pip_with_hashes "$3" "$1/bin/python" install -r "$2" "${@:4}" || return 1
   cp "$2" "$1/requirements.txt"
 }
