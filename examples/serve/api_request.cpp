@@ -24,8 +24,7 @@ namespace {
 
 constexpr int kMaxDepth = 32;                     // of the body's JSON
 constexpr int64_t kMaxValues = int64_t{1} << 21;  // in it; as tokens, several prompts of 262144
-constexpr size_t kMaxFields = 256;
-constexpr size_t kMaxChoices = 2048;  // prompts of a body, times their samples
+constexpr size_t kMaxChoices = 2048;              // prompts of a body, times their samples
 constexpr size_t kMaxStops = 16;
 constexpr size_t kMaxStopBytes = 1024;  // of each: so much of the text may be held back
 constexpr size_t kMaxStopTokens = 1024;
@@ -73,7 +72,6 @@ class Fields {
  public:
   explicit Fields(const json& object) : object_(object) {}
 
-  const json& all() const { return object_; }
   const json* find(const char* name) const {
     const auto found = object_.find(name);
     return found == object_.end() || found->is_null() ? nullptr : &*found;
@@ -111,23 +109,7 @@ json parse_body(const std::string& body) {
     throw ApiError{400, "the body is not valid JSON: a number is too large", {}, "invalid_json"};
   }
   if (!parsed.is_object()) throw ApiError{400, "the body must be a JSON object", {}, "invalid_json"};
-  if (parsed.size() > kMaxFields)
-    throw ApiError{
-        400, str_cat("the body has ", parsed.size(), " fields: at most ", kMaxFields, " are read"), {}, "invalid_json"};
   return parsed;
-}
-
-// A request that asks for what the server cannot do must not get an answer without it.
-void refuse_unsupported(const Fields& fields, bool chat, UnknownFields& unknown) {
-  check_other_fields(fields.all(), chat, unknown);
-  if (const json* format = fields.find("response_format");
-      format != nullptr && (!format->is_object() || format->value("type", json()) != "text")) {
-    throw ApiError{400, "'response_format' is not supported, except {\"type\": \"text\"}", "response_format",
-                   "unsupported_value"};
-  }
-  if (const json* modalities = fields.find("modalities"); modalities != nullptr && *modalities != json::array({"text"})) {
-    throw ApiError{400, "'modalities' is not supported, except [\"text\"]", "modalities", "unsupported_value"};
-  }
 }
 
 void check_model(const Fields& fields, const ApiModel& model) {
@@ -230,7 +212,6 @@ int64_t read_max_tokens(const Fields& fields, const char* name, int64_t fallback
 // What both kinds of requests have.
 Request read_common(const Fields& fields, const ApiModel& model, ApiRequest& result) {
   check_model(fields, model);
-  refuse_unsupported(fields, result.chat, *model.unknown);
   const Engine& engine = *model.engine;
 
   Request request;
@@ -272,11 +253,8 @@ Request read_common(const Fields& fields, const ApiModel& model, ApiRequest& res
   if (const json* options = fields.find("stream_options")) {
     if (!result.stream) throw ApiError{400, "'stream_options' needs 'stream': true", "stream_options"};
     if (!options->is_object()) throw wrong("stream_options", *options, "an object");
+    check_names(*options, {"include_usage"}, "stream_options", *model.unknown);
     result.include_usage = Fields(*options).flag("include_usage");
-    if (Fields(*options).flag("continuous_usage_stats")) {
-      throw ApiError{400, "'stream_options.continuous_usage_stats' is not supported: the usage comes at the end",
-                     "stream_options", "unsupported_value"};
-    }
   }
   return request;
 }
@@ -331,7 +309,7 @@ void check_echo(const ApiRequest& result) {
 }
 
 // The content of a message: a string, or a list of parts {"type": "text", "text": ...}.
-std::string read_content(const std::string& param, const json& content) {
+std::string read_content(const std::string& param, const json& content, UnknownFields& unknown) {
   if (!content.is_array()) return to_text(param, content);
   std::string text;
   for (const json& part : content) {
@@ -340,6 +318,7 @@ std::string read_content(const std::string& param, const json& content) {
       throw ApiError{400, str_cat("'", param, "' has a part that is not text: only parts of the type \"text\" are supported"),
                      param, "unsupported_value"};
     }
+    check_names(part, {"type", "text"}, param, unknown);
     text += to_text(param + ".text", part.value("text", json()));
   }
   return text;
@@ -355,7 +334,7 @@ std::string read_more(const std::string& param, const json& message) {
   return more.empty() ? std::string() : more.dump();
 }
 
-std::vector<ChatMessage> read_messages(const Fields& fields) {
+std::vector<ChatMessage> read_messages(const Fields& fields, UnknownFields& unknown) {
   const json* list = fields.find("messages");
   if (list == nullptr) throw ApiError{400, "'messages' is missing", "messages"};
   if (!list->is_array() || list->empty()) throw wrong("messages", *list, "a list with at least one message");
@@ -368,10 +347,9 @@ std::vector<ChatMessage> read_messages(const Fields& fields) {
     if (role != "system" && role != "developer" && role != "user" && role != "assistant") {
       throw wrong(param + ".role", role, "one of system, developer, user and assistant");
     }
-    if (const json calls = message.value("tool_calls", json()); !calls.empty()) {
-      throw ApiError{400, str_cat("'", param, ".tool_calls' is not supported"), param + ".tool_calls", "unsupported_value"};
-    }
-    messages.push_back({role, read_content(param + ".content", message.value("content", json())), read_more(param, message)});
+    check_names(message, {"role", "content", "name", "reasoning_content", "reasoning", "thinking"}, param, unknown);
+    messages.push_back(
+        {role, read_content(param + ".content", message.value("content", json()), unknown), read_more(param, message)});
   }
   return messages;
 }
@@ -394,6 +372,30 @@ ChatOptions read_chat_options(const Fields& fields) {
 
 ApiRequest read_completion_request(const std::string& body, const ApiModel& model) {
   const json object = parse_body(body);
+  check_names(object,
+              {"best_of",
+               "cache_salt",
+               "echo",
+               "frequency_penalty",
+               "ignore_eos",
+               "logit_bias",
+               "logprobs",
+               "max_tokens",
+               "min_p",
+               "model",
+               "n",
+               "presence_penalty",
+               "prompt",
+               "repetition_penalty",
+               "seed",
+               "stop",
+               "stop_token_ids",
+               "stream",
+               "stream_options",
+               "temperature",
+               "top_k",
+               "top_p"},
+              {}, *model.unknown);
   const Fields fields(object);
   const Engine& engine = *model.engine;
   ApiRequest result;
@@ -424,6 +426,34 @@ ApiRequest read_completion_request(const std::string& body, const ApiModel& mode
 
 ApiRequest read_chat_request(const std::string& body, const ApiModel& model) {
   const json object = parse_body(body);
+  check_names(object,
+              {"add_generation_prompt",
+               "best_of",
+               "cache_salt",
+               "chat_template_kwargs",
+               "continue_final_message",
+               "frequency_penalty",
+               "ignore_eos",
+               "logit_bias",
+               "logprobs",
+               "max_completion_tokens",
+               "max_tokens",
+               "messages",
+               "min_p",
+               "model",
+               "n",
+               "presence_penalty",
+               "repetition_penalty",
+               "seed",
+               "stop",
+               "stop_token_ids",
+               "stream",
+               "stream_options",
+               "temperature",
+               "top_k",
+               "top_logprobs",
+               "top_p"},
+              {}, *model.unknown);
   const Fields fields(object);
   const Engine& engine = *model.engine;
   ApiRequest result;
@@ -439,7 +469,7 @@ ApiRequest read_chat_request(const std::string& body, const ApiModel& model) {
     throw ApiError{400, "'top_logprobs' needs 'logprobs': true", "top_logprobs"};
   }
 
-  const std::vector<ChatMessage> messages = read_messages(fields);
+  const std::vector<ChatMessage> messages = read_messages(fields, *model.unknown);
   if (!model.chat.ok())
     throw ApiError{400, str_cat("this model cannot chat: ", model.chat.status().message()), {}, "no_chat_format"};
   auto tokens = model.chat.value().encode_chat(messages, read_chat_options(fields));

@@ -9,7 +9,7 @@
 #include <prologue/engine/tokenizer/chat.h>
 
 #include "errors.h"
-#include "known_fields.h"
+#include "fields.h"
 
 namespace serve {
 
