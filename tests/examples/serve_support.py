@@ -33,6 +33,13 @@ def make_tiny_model(folder, context=512, *more):
     return path
 
 
+def is_sanitized():
+    """Times and memory of such a server say nothing."""
+    with open(program('serve'), 'rb') as file:
+        content = file.read()
+    return b'__asan_init' in content or b'__tsan_init' in content
+
+
 class Server:
     """A server process. Its standard error is kept in a file, for the message of a test that fails."""
 
