@@ -17,11 +17,12 @@ constexpr uint64_t kMaxTemplateBytes = uint64_t{4} << 20;
 // None: it is no date of the calendar.
 std::optional<std::tm> read_date(const std::string& text) {
   std::tm date = {};
-  const char* const end = strptime(text.c_str(), "%Y-%m-%d", &date);
-  if (text.size() != 10 || end == nullptr || *end != '\0') return std::nullopt;
+  if (strptime(text.c_str(), "%Y-%m-%d", &date) == nullptr) return std::nullopt;
   const std::time_t seconds = timegm(&date);  // also finds the day of the week
   std::tm found = {};
   gmtime_r(&seconds, &found);
+  char written[16] = {};
+  if (std::strftime(written, sizeof written, "%Y-%m-%d", &found) != 10 || text != written) return std::nullopt;
   return found;
 }
 
