@@ -115,26 +115,41 @@ class Client(unittest.TestCase):
         answer = self.complete(temperature=0.7, extra_body={'top_k': 20, 'min_p': 0.05, 'repetition_penalty': 1.1, 'ignore_eos': True})
         self.assertEqual(answer.usage.completion_tokens, 8)
 
-    def test_echo(self):
-        """As evaluation harnesses ask for the log probabilities of a text."""
-        text = 'The capital of France is Paris'
-        choice = self.complete(prompt=text, max_tokens=0, echo=True, logprobs=1).choices[0]
-        self.assertEqual(choice.text, text)
-        logprobs = choice.logprobs
-        self.assertEqual(''.join(logprobs.tokens), text)
-        self.assertIsNone(logprobs.token_logprobs[0])
-        self.assertGreater(logprobs.token_logprobs[-1], -3)
-        self.assertEqual(logprobs.token_logprobs[-1], max(logprobs.top_logprobs[-1].values()))
-        self.assertEqual([text[at:].startswith(token) for at, token in zip(logprobs.text_offset, logprobs.tokens)], [True] * len(logprobs.tokens))
-        answer = self.complete(prompt=[text, 'x'], max_tokens=1, echo=True, logprobs=1)
-        self.assertEqual([len(each.logprobs.tokens) for each in answer.choices], [7, 2])
+    def test_an_evaluation_harness(self):
+        """What lm-evaluation-harness asks for: the log probabilities of the ends of prompts, given as texts or as tokens."""
+        context, ends = 'The capital of France is', (' Paris', ' London', ' cheese')
+        for max_tokens in (0, 1):
+            answer = self.complete(prompt=[context + end for end in ends], max_tokens=max_tokens, echo=True, logprobs=1, seed=1234)
+            last = []
+            for choice, end in zip(answer.choices, ends):
+                self.assertTrue(choice.text.startswith(context + end))
+                logprobs = choice.logprobs
+                self.assertIsNone(logprobs.token_logprobs[0])
+                self.assertEqual(''.join(logprobs.tokens), choice.text)
+                for begin, token in zip(logprobs.text_offset, logprobs.tokens):
+                    self.assertEqual(choice.text[begin:begin + len(token)], token)
+                count = len(logprobs.tokens) - max_tokens
+                last.append(sum(logprobs.token_logprobs[5:count]))
+                is_greedy = all(token == max(top, key=top.get) for token, top in zip(logprobs.tokens[5:count], logprobs.top_logprobs[5:count]))
+                self.assertEqual(is_greedy, end == ' Paris')
+            self.assertEqual(max(last), last[0])
+            self.assertEqual(answer.usage.completion_tokens, 3 * max_tokens)
+        by_tokens = self.complete(prompt=[[504, 3575, 282]], max_tokens=0, echo=True, logprobs=1)
+        self.assertEqual(by_tokens.choices[0].text, ''.join(by_tokens.choices[0].logprobs.tokens))
+        self.assertEqual(len(by_tokens.choices[0].logprobs.token_logprobs), 3)
+        streamed = ''.join(chunk.choices[0].text for chunk in self.complete(prompt=context, max_tokens=4, echo=True, stream=True))
+        self.assertEqual(streamed, self.complete(prompt=context, max_tokens=4, echo=True).choices[0].text)
 
-    def test_fields(self):
-        self.assertEqual(self.chat(seed=-1, max_completion_tokens=None, max_tokens=2, user='me', metadata={'a': 'b'}, store=False).usage.completion_tokens, 2)
-        for field in ({'reasoning_effort': 'low'}, {'extra_body': {'guided_regex': 'a+'}}, {'tools': [{'type': 'function', 'function': {'name': 'f'}}]}):
+    def test_fields_of_other_servers(self):
+        for field in ({'reasoning_effort': 'low'}, {'tools': [{'type': 'function', 'function': {'name': 'f'}}]},
+                      *({'extra_body': extra} for extra in ({'guided_regex': 'a+'}, {'min_tokens': 4}, {'chat_template': '{{ messages }}'}))):
             with self.assertRaises(openai.BadRequestError) as raised:
                 self.chat(**field)
-            self.assertEqual(raised.exception.code, 'unsupported_value')
+            [name] = field.get('extra_body', field)
+            self.assertEqual((raised.exception.param, raised.exception.code), (name, 'unsupported_value'))
+        answer = self.chat(user='me', store=False, metadata={'a': 'b'}, service_tier='auto', parallel_tool_calls=True, tools=[], seed=-1,
+                           max_completion_tokens=None, max_tokens=2, extra_body={'min_tokens': 0, 'cache_salt': 'mine'})
+        self.assertEqual(answer.usage.completion_tokens, 2)
 
     def test_errors(self):
         with self.assertRaises(openai.BadRequestError) as raised:
