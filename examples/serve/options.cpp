@@ -68,7 +68,7 @@ ParsedOptions parse_options(int argc, char** argv) {
                      "a request with a field that the server does not know is an error; without, the log names the field"),
         app.add_flag("--private-prefixes", options.rules.private_prefixes,
                      "only requests with the same cache_salt share prefixes of the KV cache: no other can be probed"),
-        model_name}) {
+        app.add_flag("--quiet", options.quiet, "do not show loading, nor a line for each request"), model_name}) {
     option->group("Server");
   }
   for (CLI::Option* option :
