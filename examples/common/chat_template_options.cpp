@@ -6,6 +6,8 @@
 #include <prologue/engine/base/file_bytes.h>
 #include <prologue/engine/base/printable.h>
 
+#include "flags.h"
+
 namespace examples {
 
 using namespace prologue;
@@ -38,7 +40,8 @@ Result<std::string> read_template(const std::string& path) {
 
 }  // namespace
 
-ChatTemplateFlags::ChatTemplateFlags(CLI::App& app, ChatTemplateOptions& options, const char* group) : options_(options) {
+ChatTemplateFlags::ChatTemplateFlags(CLI::App& app, ChatTemplateOptions& options, const char* group)
+    : app_(app), options_(options) {
   app.add_option("--chat-template", options.chosen,
                  "chat: a Jinja file in place of the model's template, or the name of one of the model's templates")
       ->type_name("FILE|NAME")
@@ -53,6 +56,9 @@ ChatTemplateFlags::ChatTemplateFlags(CLI::App& app, ChatTemplateOptions& options
 }
 
 std::string ChatTemplateFlags::apply() const {
+  if (std::string misuse = misuse_of_empty(app_, {"--chat-template", "--chat-template-kwargs", "--chat-date"}); !misuse.empty()) {
+    return misuse;
+  }
   if (!options_.date.empty() && !read_date(options_.date)) {
     return str_cat("--chat-date is ", in_quotes(options_.date), ": it must be a date as YYYY-MM-DD");
   }

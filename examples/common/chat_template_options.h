@@ -24,6 +24,7 @@ class ChatTemplateFlags {
   std::string apply() const;
 
  private:
+  const CLI::App& app_;
   const ChatTemplateOptions& options_;
 };
 

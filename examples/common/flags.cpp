@@ -18,7 +18,26 @@ std::string message_of(const CLI::ParseError& error, const CLI::App& app) {
     word.resize(std::min(word.size(), word.find('=')));
     if (word.starts_with("--")) return str_cat("there is no option ", in_quotes(word), did_you_mean(word, names));
   }
+  if (error.get_name() == "ArgumentMismatch") {  // its own text has internal words: "--port: 1 required N missing"
+    const std::string_view text = error.what();
+    for (const std::string& name : names) {
+      if (text.starts_with(name + ":")) {
+        const size_t given = app.get_option(name)->count();
+        return given > 1 ? str_cat(name, " is given ", given, " times: it takes one value") : str_cat(name, " needs a value");
+      }
+    }
+  }
   return error.what();
+}
+
+std::string misuse_of_empty(const CLI::App& app, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    const CLI::Option* option = app.get_option_no_throw(name);
+    if (option != nullptr && option->count() > 0 && option->results().front().empty()) {
+      return str_cat(name, " is empty: it must have a value, or be left out");
+    }
+  }
+  return {};
 }
 
 CLI::Option* Flags::size(const std::string& name, int64_t& target, int64_t min, const std::string& help, int64_t max) {

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -23,6 +24,9 @@ struct Range {
 
 // What is wrong with a command line; an option that does not exist comes first, with the one that may have been meant.
 std::string message_of(const CLI::ParseError& error, const CLI::App& app);
+
+// What is wrong with options of text that were given and are empty, which is mostly a variable of a script that is not set.
+std::string misuse_of_empty(const CLI::App& app, std::initializer_list<const char*> names);
 
 class Flags {
  public:

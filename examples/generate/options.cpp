@@ -27,11 +27,13 @@ std::string find_misuse(const Options& options, const std::string& prompt_file, 
     return "--score takes its tokens from its file: --prompt, --prompt-file, --prompts and --chat do not go with it";
   }
   if (sources == 0 && !options.chat && options.score_file.empty() && options.print_graph.empty()) {
-    return "there is nothing to do: give --prompt TEXT, --prompt-file FILE, --prompts FILE, --chat, --score FILE or --print-graph";
+    return "there is nothing to do: give --prompt TEXT, --prompt-file FILE, --prompts FILE, --chat, --score FILE or "
+           "--print-graph";
   }
   const bool interactive = options.chat && sources == 0;
   if (interactive && options.json) return "--json needs --prompt, --prompt-file or --prompts: an interactive chat is not JSON";
-  if (interactive && options.request.num_samples > 1) return "--n needs --prompt, --prompt-file or --prompts: a chat goes on with one answer";
+  if (interactive && options.request.num_samples > 1)
+    return "--n needs --prompt, --prompt-file or --prompts: a chat goes on with one answer";
   if (options.request.num_logprobs >= 0 && !options.json) return "--logprobs needs --json";
   if (options.system && !options.chat) return "--system needs --chat: other prompts have no system prompt";
   for (const std::string& stop : options.request.stop) {
@@ -131,6 +133,7 @@ ParsedOptions parse_options(int argc, char** argv, StandardOutput& out) {
     return {{}, 2};
   }
   std::string misuse = flags.misuse();
+  if (misuse.empty()) misuse = misuse_of_empty(app, {"--model", "--prompt-file", "--prompts", "--score"});
   if (misuse.empty()) misuse = find_misuse(options, prompt_file, prompts_file);
   if (misuse.empty()) misuse = engine_flags.apply();
   if (misuse.empty()) misuse = chat_template_flags.apply();

@@ -1,6 +1,8 @@
 #include "options.h"
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <iostream>
 
@@ -86,11 +88,16 @@ ParsedOptions parse_options(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return {{}, app.exit(error)};
+    if (error.get_exit_code() == 0) {
+      app.exit(error);
+      if (!std::cout.flush()) return {{}, fail(str_cat("standard output cannot be written: ", std::strerror(errno)))};
+      return {};
+    }
     fail(str_cat(message_of(error, app), " (serve --help lists the options)"));
     return {{}, 2};
   }
   std::string misuse = flags.misuse();
+  if (misuse.empty()) misuse = misuse_of_empty(app, {"--model"});
   if (misuse.empty()) misuse = engine_flags.apply();
   if (misuse.empty()) misuse = chat_template_flags.apply();
   // Misuse of strings, of which an empty one is mostly a variable of a script that is not set.

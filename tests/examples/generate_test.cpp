@@ -1,9 +1,9 @@
 // The program `generate` as people use it: flags, JSON, exit codes, messages.
-#include <chrono>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <chrono>
 
 #include <algorithm>
 #include <cstdlib>
@@ -245,12 +245,16 @@ TEST(Generate, VersionAndHelp) {
   EXPECT_EQ(generate("--version").exit_code, 0);
   const Outcome help = generate("--help");
   EXPECT_EQ(help.exit_code, 0);
-  for (const char* flag :
-       {"--model",     "--prompt",  "--prompt-file", "--chat",          "--max-tokens", "--temperature", "--top-k",
-        "--top-p",     "--min-p",   "--seed",        "--stop",          "--ignore-eos", "--device",      "--dtype",
-        "--page-size", "--context", "--threads",     "--system",        "--unfused",    "--print-graph", "--profile",
-        "--score",     "--json",    "--quiet",       "--hadamard-block", "--chat-template", "--chat-template-kwargs",
-        "--chat-date"}) {
+  for (const char* flag : {"--model",          "--prompt",        "--prompt-file",
+                           "--chat",           "--max-tokens",    "--temperature",
+                           "--top-k",          "--top-p",         "--min-p",
+                           "--seed",           "--stop",          "--ignore-eos",
+                           "--device",         "--dtype",         "--page-size",
+                           "--context",        "--threads",       "--system",
+                           "--unfused",        "--print-graph",   "--profile",
+                           "--score",          "--json",          "--quiet",
+                           "--hadamard-block", "--chat-template", "--chat-template-kwargs",
+                           "--chat-date"}) {
     EXPECT_NE(help.out.find(flag), std::string::npos) << flag;
   }
 }
@@ -324,15 +328,17 @@ INSTANTIATE_TEST_SUITE_P(
                     BadCase{"--model MODEL --prompt-file /nowhere/\x1b[2J", 1, "/nowhere/\\x1b[2J: there is no such file"},
                     BadCase{"--model MODEL --prompt x --no-such\x1b[2J", 2, "--no-such\\x1b[2J"}));
 
-INSTANTIATE_TEST_SUITE_P(Rules, GenerateBadInput,
-                         testing::Values(BadCase{"--model MODEL --prompt x --system y", 2, "--system needs --chat"},
-                                         BadCase{"--model MODEL --chat --prompt x --chat-date 2026-02-30", 2, "--chat-date is '2026-02-30': it must be a date"},
-                                         BadCase{"--model MODEL --chat --prompt x --chat-template-kwargs [1]", 2, "it must be a JSON object"},
-                                         BadCase{"--model MODEL --chat --prompt x --chat-template /nowhere.jinja", 1, "/nowhere.jinja: there is no such file"},
-                                         BadCase{"--model MODEL --chat --json", 2, "--json needs --prompt, --prompt-file or --prompts"},
-                                         BadCase{"--model MODEL --prompt x --stop ''", 2, "--stop is empty"},
-                                         BadCase{"--model MODEL --prompt x --seed 1 --seed 2", 2, "--seed"},
-                                         BadCase{"--model MODEL --prompt x --print-graph=png", 2, "png"}));
+INSTANTIATE_TEST_SUITE_P(
+    Rules, GenerateBadInput,
+    testing::Values(
+        BadCase{"--model MODEL --prompt x --system y", 2, "--system needs --chat"},
+        BadCase{"--model MODEL --chat --prompt x --chat-date 2026-02-30", 2, "--chat-date is '2026-02-30': it must be a date"},
+        BadCase{"--model MODEL --chat --prompt x --chat-template-kwargs [1]", 2, "it must be a JSON object"},
+        BadCase{"--model MODEL --chat --prompt x --chat-template /nowhere.jinja", 1, "/nowhere.jinja: there is no such file"},
+        BadCase{"--model MODEL --chat --json", 2, "--json needs --prompt, --prompt-file or --prompts"},
+        BadCase{"--model MODEL --prompt x --stop ''", 2, "--stop is empty"},
+        BadCase{"--model MODEL --prompt x --seed 1 --seed 2", 2, "--seed"},
+        BadCase{"--model MODEL --prompt x --print-graph=png", 2, "png"}));
 
 // No numeric option takes anything but a decimal number in its range.
 TEST(Generate, NumbersAreDecimalAndInRange) {
@@ -460,6 +466,24 @@ TEST(Generate, AnOptionThatDoesNotExistNamesTheOneThatWasMeant) {
   for (const auto& [arguments, message] : cases) {
     const Outcome run = generate(arguments);
     EXPECT_EQ(run.exit_code, 2);
+    EXPECT_TRUE(contains(run.err, message));
+  }
+}
+
+TEST(Generate, OptionsWithoutAValueOrWithSeveral) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"--model x --prompt y --max-tokens", "generate: --max-tokens needs a value (generate --help"},
+      {"--model x --prompt y --temperature 1 --temperature 0", "generate: --temperature is given 2 times: it takes one value"},
+      {"--model '' --prompt y", "generate: --model is empty: it must have a value, or be left out"},
+      {"--model x --prompt y --prompts ''", "generate: --prompts is empty"},
+      {"--model x --prompt y --chat --chat-template ''", "generate: --chat-template is empty"},
+      {"--model x --prompt y --chat --chat-template-kwargs ''", "generate: --chat-template-kwargs is empty"},
+      {"--model x --prompt y --chat --chat-date ''", "generate: --chat-date is empty"},
+      {"--model x --prompt y --chat --chat-date 2026-02-31", "generate: --chat-date is '2026-02-31': it must be a date"},
+      {"--model x --prompt y --chat --chat-date 2027-02-29", "generate: --chat-date is '2027-02-29': it must be a date"}};
+  for (const auto& [arguments, message] : cases) {
+    const Outcome run = generate(arguments);
+    EXPECT_EQ(run.exit_code, 2) << arguments;
     EXPECT_TRUE(contains(run.err, message));
   }
 }
