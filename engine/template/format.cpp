@@ -81,9 +81,10 @@ void write_integer(Builder& out, const Field& field, int64_t value) {
   const bool is_negative = value < 0;
   uint64_t rest = is_negative ? 0 - static_cast<uint64_t>(value) : static_cast<uint64_t>(value);
   const uint64_t base = field.type == 'x' || field.type == 'X' ? 16 : field.type == 'o' ? 8 : field.type == 'b' ? 2 : 10;
+  const std::string_view all_digits = field.type == 'X' ? "0123456789ABCDEF" : "0123456789abcdef";
   std::string digits;
   do {
-    digits.insert(digits.begin(), (field.type == 'X' ? "0123456789ABCDEF" : "0123456789abcdef")[rest % base]);
+    digits.insert(digits.begin(), all_digits[rest % base]);
     rest /= base;
   } while (rest != 0);
   std::string prefix;

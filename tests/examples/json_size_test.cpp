@@ -19,7 +19,7 @@ TEST(JsonSize, CountsDepthAndValuesOutsideOfStrings) {
   expect(R"("[[,{")", 0, 1);
   expect(R"("\"[[,{\\")", 0, 1);
   expect("[1, 2, 3]", 1, 4);
-  expect(R"({"a": [1, 2], "b": {"c": [[]]}})", 4, 7);
+  expect(R"({"a": [1, 2], "b": {"c": [[]]}})", 4, 8);
   expect("]]]][", 0, 2);  // no JSON, whatever
   expect("[\"", 1, 2);
   expect("[\"\\", 1, 2);
