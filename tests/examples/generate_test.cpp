@@ -35,8 +35,10 @@ std::string read_file(const std::string& path) {
   return content.str();
 }
 
+// A file of its own for each test: they run in parallel.
 std::string temp(const std::string& name) {
-  std::string test = testing::UnitTest::GetInstance()->current_test_info()->name();
+  const testing::TestInfo& info = *testing::UnitTest::GetInstance()->current_test_info();
+  std::string test = std::string(info.test_suite_name()) + "_" + info.name();
   std::replace(test.begin(), test.end(), '/', '_');
   return testing::TempDir() + "prologue_generate_test_" + test + "_" + name;
 }
