@@ -1,6 +1,7 @@
 """Model files as people have them: `generate` gives the tokens of transformers, whatever the files look like.
 
-needs: torch, transformers, tokenizers, safetensors; without them it says so and exits with 77."""
+needs: torch, transformers, tokenizers, safetensors, of this interpreter or of scripts/torch_python's; without them it says so and exits
+with 77."""
 
 import json
 import os
@@ -15,6 +16,9 @@ try:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 except ImportError as error:
+    other = os.path.join(os.path.dirname(os.path.abspath(__file__)), '../../build/torch/bin/python')
+    if os.path.exists(other) and not os.path.samefile(sys.prefix, os.path.dirname(os.path.dirname(other))):
+        os.execv(other, [other, '-B', *sys.argv])
     print(f'skipped: {error}')
     sys.exit(77)
 
