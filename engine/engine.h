@@ -164,8 +164,8 @@ class Engine {
   // is refused, the status of its completions is the error, and they keep what was generated before it.
   Result<std::vector<Completion>> generate(std::span<const Request> requests, const GenerationEvents& events = {});
 
-  // Log probabilities of `tokens` after `prompt`, in steps of its own, which take turns with those of the requests. Attention reads K and V of every token from the KV cache, as it stores them. Logits that
-  // are not numbers give log probabilities that are NaN.
+  // Log probabilities of `tokens` after `prompt`, in steps of its own, which take turns with those of the requests. Attention reads K and V
+  // of every token from the KV cache, as it stores them. Logits that are not numbers give log probabilities that are NaN.
   Result<Score> score(std::span<const int32_t> prompt, std::span<const int32_t> tokens, const ScoreOptions& options = {});
 
   // Times of the graph's nodes since the last call. Empty without EngineOptions::profile.

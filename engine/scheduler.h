@@ -3,7 +3,7 @@
 //   * Sequences join and leave at every step. Groups of requests (engine/request.h) take turns: a free seat goes to the group with the
 //     fewest running sequences, and among equals to the one that came first. So requests with one sample are served first come, first
 //     served. If all seats are taken and a group that waits has none, the group with the most gives one up: its youngest sequence is
-//     preempted.
+//     preempted. Samples of one prompt start together, in at most half of the seats while others wait.
 //   * A step has one token of every sequence that is decoding. What is left of the token budget goes to prompts, in chunks.
 //   * A sequence is admitted when there are pages for all tokens that it has so far, and rows of its frequencies in the rope tables
 //     (engine/rope_sets.h). If pages run out later, the youngest sequence is preempted: it gives its pages back, waits at the head of the
