@@ -1,7 +1,7 @@
 // The attention prologue against plain copies of the same bytes and against the unfused chain (add_bias, qk_norm, rotary of q and
 // of k, kv_write). The base set: bfloat16, 32 q heads, 8 kv heads, head_dim 128, full rotation, page 16, shuffled pages.
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
-#include <prologue/kernels/attention_prologue/stages.h>
+#include <prologue/kernels/attention_prologue/stages/stages.h>
 #include <prologue/kernels/rotary/rotary.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ void set_norms(AttentionPrologueParams& p, bench::Setup& setup, HeadNorm norm) {
   p.q_norm = p.k_norm = norm;
 }
 
-// What more_steps_schedule.cuh is for.
+// What lean/more_steps_schedule.cuh is for.
 int64_t norm_after_rope(AttentionPrologueParams& p, bench::Setup& setup) {
   HeadNorm norm;
   norm.placement = NormPlacement::after_rope;

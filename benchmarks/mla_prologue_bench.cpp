@@ -4,7 +4,7 @@
 // "as vLLM": concat_and_cache_mla_rope_fused, that is without the norm, q_pe and k_pe in place.
 #include <prologue/kernels/mla_prologue/mla_prologue.h>
 
-#include <prologue/kernels/attention_prologue/stages.h>
+#include <prologue/kernels/attention_prologue/stages/stages.h>
 #include <prologue/kernels/rotary/rotary.h>
 
 #include "benchmarks/harness.h"

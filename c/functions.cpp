@@ -15,7 +15,7 @@
 #include <prologue/c/rope_table.h>
 #include <prologue/kernels/rotary/rotary.h>
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
-#include <prologue/kernels/attention_prologue/stages.h>
+#include <prologue/kernels/attention_prologue/stages/stages.h>
 #include <prologue/kernels/mla_prologue/mla_prologue.h>
 #include <prologue/kernels/paged_attention/paged_attention.h>
 #include <prologue/kernels/gemm/gemm.h>

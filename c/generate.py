@@ -33,7 +33,7 @@ HEADERS = [
     ("c/rope_table.h", True, None),
     ("kernels/rotary/rotary.h", True, None),
     ("kernels/attention_prologue/attention_prologue.h", True, None),
-    ("kernels/attention_prologue/stages.h", True, None),
+    ("kernels/attention_prologue/stages/stages.h", True, None),
     ("kernels/mla_prologue/mla_prologue.h", True, None),
     ("kernels/paged_attention/paged_attention.h", True, None),
     ("kernels/gemm/gemm.h", True, None),

@@ -4,10 +4,10 @@
 #include <cmath>
 
 #include <prologue/kernels/attention_prologue/backends.h>
-#include <prologue/kernels/attention_prologue/hadamard.h>
-#include <prologue/kernels/attention_prologue/head_norm.h>
+#include <prologue/kernels/attention_prologue/steps/hadamard.h>
+#include <prologue/kernels/attention_prologue/steps/head_norm.h>
 #include <prologue/kernels/attention_prologue/prologue_choice.h>
-#include <prologue/kernels/attention_prologue/query_scale.h>
+#include <prologue/kernels/attention_prologue/steps/query_scale.h>
 #include <prologue/kernels/attention_prologue/regions.h>
 #include <prologue/kernels/attention_prologue/token_args.h>
 #include <prologue/kernels/attention_prologue/token_checks.h>

@@ -2,9 +2,9 @@
 #include <cstring>
 
 #include <prologue/kernels/attention_prologue/backends.h>
-#include <prologue/kernels/attention_prologue/head_steps_cpu.h>
-#include <prologue/kernels/attention_prologue/query_factor.h>
-#include <prologue/kernels/attention_prologue/store_head_cpu.h>
+#include <prologue/kernels/attention_prologue/steps/head_steps_cpu.h>
+#include <prologue/kernels/attention_prologue/steps/query_factor.h>
+#include <prologue/kernels/attention_prologue/steps/store_head_cpu.h>
 #include <prologue/kernels/attention_prologue/token_indices_cpu.h>
 #include <prologue/kernels/base/host/head_cpu.h>
 #include <prologue/kernels/base/host/parallel.h>

@@ -6,7 +6,7 @@
 #include <prologue/kernels/attention_prologue/instances.h>
 #include <prologue/kernels/attention_prologue/prologue_choice.h>
 #include <prologue/kernels/base/host/view_checks.h>
-#include <prologue/kernels/attention_prologue/prologue_instances.cuh>
+#include <prologue/kernels/attention_prologue/lean/instances.cuh>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
 
 namespace prologue::cuda {

@@ -5,7 +5,7 @@
 #pragma once
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
-#include <prologue/kernels/attention_prologue/stages.h>
+#include <prologue/kernels/attention_prologue/stages/stages.h>
 
 namespace prologue {
 

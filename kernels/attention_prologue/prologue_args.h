@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
-#include <prologue/kernels/attention_prologue/head_plan.h>
+#include <prologue/kernels/attention_prologue/steps/head_plan.h>
 #include <prologue/kernels/attention_prologue/token_args.h>
 #include <prologue/kernels/base/shared/head_layout.h>
 

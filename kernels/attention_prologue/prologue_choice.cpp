@@ -4,7 +4,7 @@
 #include <initializer_list>
 #include <limits>
 
-#include <prologue/kernels/attention_prologue/head_plan.h>
+#include <prologue/kernels/attention_prologue/steps/head_plan.h>
 #include <prologue/kernels/attention_prologue/prologue_args.h>
 #include <prologue/kernels/base/shared/rope_pairs.h>
 

@@ -1,6 +1,6 @@
 // The positions and the slot of a token, given or derived (TokenPlaces in attention_prologue.h), and what may be done for it: for
 // the CPU and for the general kernel. Whatever the arrays hold, nothing is read outside their stated shapes. The lean kernels
-// load the same in an order of their own (lean_token.cuh).
+// load the same in an order of their own (lean/token.cuh).
 #pragma once
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include <prologue/kernels/attention_prologue/head_norm.h>
+#include <prologue/kernels/attention_prologue/steps/head_norm.h>
 #include <prologue/kernels/attention_prologue/token_args.h>
 #include <prologue/kernels/attention_prologue/token_checks.h>
 #include <prologue/kernels/base/host/dispatch.h>

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <type_traits>
 
-#include <prologue/kernels/attention_prologue/head_steps_cpu.h>
-#include <prologue/kernels/attention_prologue/store_head_cpu.h>
+#include <prologue/kernels/attention_prologue/steps/head_steps_cpu.h>
+#include <prologue/kernels/attention_prologue/steps/store_head_cpu.h>
 #include <prologue/kernels/attention_prologue/token_args.h>
 #include <prologue/kernels/base/host/head_cpu.h>
 #include <prologue/kernels/base/host/parallel.h>

@@ -5,11 +5,11 @@
 
 #include <cstdint>
 
-#include <prologue/kernels/attention_prologue/head_plan.h>
+#include <prologue/kernels/attention_prologue/steps/head_plan.h>
 #include <prologue/kernels/base/shared/angle.h>
 #include <prologue/kernels/base/shared/reciprocal_root.h>
 #include <prologue/kernels/mla_prologue/mla_token.h>
-#include <prologue/kernels/attention_prologue/head_lanes.cuh>
+#include <prologue/kernels/attention_prologue/steps/head_lanes.cuh>
 #include <prologue/kernels/base/device/head_unit.cuh>
 #include <prologue/kernels/base/device/pending_index.cuh>
 

@@ -23,7 +23,7 @@ constexpr bool may_begin_beside_attention(int64_t n, int64_t k) { return n * k <
 // faster where the blocks of a ring have few rows, and where rows are short. Measured in whole layers (bench_projection).
 constexpr int64_t tokens_of_rings(int64_t n, int64_t k) { return k >= 4096 && n >= 3200 ? 2 : k >= 2048 ? 8 : 9; }
 
-// Whether such a matrix is multiplied by one token in a kernel whose blocks hold all of it before there is an x (projection_vector_cuda.cu).
+// Whether such a matrix is multiplied by one token in a kernel whose blocks hold all of it before there is an x (vector/output_launch_cuda.cu).
 constexpr bool waits_with_its_weights(int64_t n, int64_t k) { return n * k <= int64_t{8} << 20; }
 
 namespace cuda {

@@ -8,7 +8,7 @@
 
 #include <prologue/kernels/projection/projection.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
-#include <prologue/kernels/projection/projection_stream.cuh>
+#include <prologue/kernels/projection/registers/product.cuh>
 
 namespace prologue::cuda {
 

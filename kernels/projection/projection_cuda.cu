@@ -3,12 +3,12 @@
 #include <prologue/kernels/projection/backends.h>
 #include <prologue/kernels/projection/instances.h>
 #include <prologue/kernels/projection/projection_choice.h>
-#include <prologue/kernels/projection/projection_output.h>
-#include <prologue/kernels/projection/projection_ring.h>
-#include <prologue/kernels/projection/projection_tiles.h>
-#include <prologue/kernels/projection/projection_vector.h>
+#include <prologue/kernels/projection/finish/output.h>
+#include <prologue/kernels/projection/ring/output_launch.h>
+#include <prologue/kernels/projection/tiles/output_launch.h>
+#include <prologue/kernels/projection/vector/output_launch.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
-#include <prologue/kernels/projection/projection_kernel.cuh>
+#include <prologue/kernels/projection/registers/output_kernel.cuh>
 
 namespace prologue::cuda {
 

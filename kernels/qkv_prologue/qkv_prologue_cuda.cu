@@ -5,11 +5,11 @@
 #include <prologue/kernels/projection/projection_choice.h>
 #include <prologue/kernels/qkv_prologue/backends.h>
 #include <prologue/kernels/qkv_prologue/instances.h>
-#include <prologue/kernels/qkv_prologue/qkv_gemm.h>
-#include <prologue/kernels/qkv_prologue/qkv_ring.h>
-#include <prologue/kernels/qkv_prologue/qkv_vector.h>
+#include <prologue/kernels/projection/tiles/head_launch.h>
+#include <prologue/kernels/projection/ring/head_launch.h>
+#include <prologue/kernels/projection/vector/head_launch.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
-#include <prologue/kernels/qkv_prologue/qkv_prologue_instances.cuh>
+#include <prologue/kernels/projection/registers/head_instances.cuh>
 
 namespace prologue::cuda {
 
@@ -92,7 +92,7 @@ bool has_places(const Launch& launch) {
   return launch.instance->finishers == 0 || launch.clusters * launch.args.blocks <= kMostBlocksWithFinishers;
 }
 
-// A cluster of one block has no finisher: qkv_prologue_kernel.cuh says why.
+// A cluster of one block has no finisher: registers/head_kernel.cuh says why.
 int64_t fewest_blocks(const QkvInstance& instance) { return instance.finishers == 0 ? 1 : 2; }
 
 // Of the first instance that can do it. No instance: there is none, or it would be slower than separate operations.

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
-#include <prologue/kernels/attention_prologue/stages.h>
+#include <prologue/kernels/attention_prologue/stages/stages.h>
 #include <prologue/kernels/base/dtype.h>
 #include <prologue/kernels/base/status.h>
 #include <prologue/kernels/base/views.h>

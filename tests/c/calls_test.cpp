@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include <prologue/kernels/attention_prologue/stages.h>
+#include <prologue/kernels/attention_prologue/stages/stages.h>
 #include <prologue/kernels/base/gpu.h>
 #include <prologue/kernels/mla_prologue/mla_prologue.h>
 #include <prologue/kernels/moe/moe_combine.h>

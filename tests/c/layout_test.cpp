@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <prologue/c/rope_table.h>
-#include <prologue/kernels/attention_prologue/stages.h>
+#include <prologue/kernels/attention_prologue/stages/stages.h>
 #include <prologue/kernels/mla_prologue/mla_prologue.h>
 #include <prologue/kernels/moe/moe_combine.h>
 #include <prologue/kernels/moe/moe_gemm.h>

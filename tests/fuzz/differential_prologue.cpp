@@ -4,7 +4,7 @@
 #include <numeric>
 #include <type_traits>
 
-#include <prologue/kernels/attention_prologue/stages.h>
+#include <prologue/kernels/attention_prologue/stages/stages.h>
 #include <prologue/kernels/mla_prologue/mla_prologue.h>
 
 #include "tests/fuzz/differential.h"

@@ -1,5 +1,5 @@
-// kernels/attention_prologue/stages.h with any struct: add_bias, qk_norm, hadamard, query_scale and kv_write.
-#include <prologue/kernels/attention_prologue/stages.h>
+// kernels/attention_prologue/stages/stages.h with any struct: add_bias, qk_norm, hadamard, query_scale and kv_write.
+#include <prologue/kernels/attention_prologue/stages/stages.h>
 
 #include "tests/fuzz/prologue_parts.h"
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include <prologue/kernels/attention_prologue/instances.h>
-#include <prologue/kernels/attention_prologue/stages.h>
+#include <prologue/kernels/attention_prologue/stages/stages.h>
 
 #include "tests/support/prologue_results.h"
 #include "tests/support/random.h"

@@ -5,7 +5,7 @@
 #include <functional>
 #include <numeric>
 
-#include <prologue/kernels/attention_prologue/stages.h>
+#include <prologue/kernels/attention_prologue/stages/stages.h>
 #include <prologue/kernels/base/shared/quantize.h>
 #include <prologue/kernels/rotary/rotary.h>
 

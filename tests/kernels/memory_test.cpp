@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <prologue/kernels/attention_prologue/stages.h>
+#include <prologue/kernels/attention_prologue/stages/stages.h>
 #include <prologue/kernels/base/event.h>
 
 #include "tests/support/arena.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include <prologue/kernels/attention_prologue/stages.h>
+#include <prologue/kernels/attention_prologue/stages/stages.h>
 #include <prologue/kernels/rotary/rotary.h>
 
 #include "tests/support/arena.h"

@@ -1,4 +1,4 @@
-#include <prologue/kernels/attention_prologue/stages.h>
+#include <prologue/kernels/attention_prologue/stages/stages.h>
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// The order of a sum over the channels of a head, the same on the CPU (head_steps_cpu.h) and on the device (head_lanes.cuh),
+// The order of a sum over the channels of a head, the same on the CPU (steps/head_steps_cpu.h) and on the device (steps/head_lanes.cuh),
 // whatever the layout, the vectors and the threads are, so that fused and unfused, CPU and GPU, give the same bits:
 //
 // 1. Neighbours, two channels, are one term each.

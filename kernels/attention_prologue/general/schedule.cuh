@@ -1,0 +1,386 @@
+// blockIdx.x is the token; threadIdx.x the lane, that is the unit (head_unit.cuh), within a head, lanes being padded to a power
+// of two; the rows threadIdx.y of all blockIdx.y walk the heads of q, k and v. A head of more than 32 lanes has a block to
+// itself, a norm over the whole token a block for the token.
+//
+// Everything that attention_prologue.h describes, decided at run time.
+#pragma once
+
+#include <cstdint>
+
+#include <prologue/kernels/attention_prologue/prologue_args.h>
+#include <prologue/kernels/attention_prologue/steps/query_factor.h>
+#include <prologue/kernels/base/shared/angle.h>
+#include <prologue/kernels/base/shared/rope_pairs.h>
+#include <prologue/kernels/attention_prologue/steps/head_steps.cuh>
+#include <prologue/kernels/attention_prologue/sequence_search.cuh>
+#include <prologue/kernels/base/device/head_unit.cuh>
+#include <prologue/kernels/base/device/pending_index.cuh>
+
+namespace prologue::cuda {
+
+// The index arrays' entries of a token. All loads are on their way before the first is used. The whole warp works for one token.
+struct TokenIndices {
+  const TokenArgs& p;
+  int64_t t;
+  int lane_of_warp;
+  uint32_t position_step, slot_step;
+  PendingIndex positions[kMaxAxes] = {};
+  PendingIndex at_slot = {0xffffffffu, 0xffffffffu};
+
+  __device__ TokenIndices(const TokenArgs& args, int64_t token, int lane)
+      : p(args), t(token), lane_of_warp(lane), position_step(step_of(args.positions)), slot_step(step_of(args.slots)) {
+#pragma unroll
+    for (int axis = 0; axis < kMaxAxes; ++axis) {
+      const int64_t row = axis < p.num_axes ? axis : 0;
+      if (p.positions.data != nullptr) positions[axis] = load(p.positions, position_step, row * p.position_axis_stride + t);
+    }
+    if (p.slots.data != nullptr && t < p.slots_given) at_slot = load(p.slots, slot_step, t);
+  }
+
+  __device__ static uint32_t step_of(const IndexView& view) { return view.type == DType::int64 ? 8 : 4; }
+  __device__ static PendingIndex load(const IndexView& view, uint32_t step, int64_t i) {
+    return load_index(static_cast<const char*>(view.data), step, static_cast<uint64_t>(i));
+  }
+  __device__ int64_t position(int axis) const { return positions[axis].value(position_step); }
+  __device__ int64_t slot() const { return at_slot.value(slot_step); }
+  __device__ TokenSequence sequence() const { return find_sequence(p.sequences, t, lane_of_warp); }
+};
+
+// cos and sin of a unit's pairs from rows of the type Stored: the token's row, or the rows of its positions on the pairs' axes.
+template <class Stored, int V>
+__device__ inline UnitAngles<V> angles_of_rows(const Rope& rope, const ResolvedToken& token, int64_t t, int pair) {
+  const int column = pair % pairs_of_block(rope);  // of the first pair; all are of one block
+  const auto* cos = static_cast<const Stored*>(rope.cos.data) + column;
+  const auto* sin = static_cast<const Stored*>(rope.sin.data) + column;
+  const bool per_token = rope.source == RopeSource::per_token;
+  if (per_token || rope.num_axes == 1 || rope.pair_axis == nullptr) {
+    const int64_t row = per_token ? t : position_on_axis(token.positions, axis_of_pair(rope, pair));
+    return load_angles<V>(cos + row * rope.cos.row_stride, sin + row * rope.sin.row_stride);
+  }
+  UnitAngles<V> angles;
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    const int64_t row = position_on_axis(token.positions, rope.pair_axis[pair + i]);
+    angles.cos[i] = to_float(cos[row * rope.cos.row_stride + i]);
+    angles.sin[i] = to_float(sin[row * rope.sin.row_stride + i]);
+  }
+  return angles;
+}
+
+template <int V>
+__device__ inline UnitAngles<V> angles_of_token(const GeneralArgs& p, const ResolvedToken& token, int64_t t, int pair) {
+  const Rope& rope = p.rope;
+  UnitAngles<V> angles;
+  if (rope.source == RopeSource::inv_freq) {
+    const auto* inv_freq = static_cast<const float*>(rope.inv_freq) + pair % pairs_of_block(rope);
+    const auto factor = static_cast<float>(rope.attention_factor);
+#pragma unroll 1
+    for (int i = 0; i < V; ++i) {
+      const int64_t position = position_on_axis(token.positions, axis_of_pair(rope, pair + i));
+      const CosSin value = cos_sin_of(static_cast<int32_t>(position), inv_freq[i]);
+#pragma unroll
+      for (int j = 0; j < V; ++j) {
+        if (j != i) continue;
+        angles.cos[j] = multiply_rounded(value.cos, factor);
+        angles.sin[j] = multiply_rounded(value.sin, factor);
+      }
+    }
+  } else if (rope.type == DType::f16) {
+    angles = angles_of_rows<__half, V>(rope, token, t, pair);
+  } else if (rope.type == DType::bf16) {
+    angles = angles_of_rows<__nv_bfloat16, V>(rope, token, t, pair);
+  } else {
+    angles = angles_of_rows<float, V>(rope, token, t, pair);
+  }
+  if (rope.inverse != 0) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) angles.sin[i] = -angles.sin[i];
+  }
+  return angles;
+}
+
+// What all heads of a token share.
+template <int V>
+struct GeneralToken : ResolvedToken {
+  UnitAngles<V> angles_of_pairs;
+  float query_factor;
+  bool scales_query;
+  float sums[2];  // of the squares of all heads of q and of k, where the norm is over the token
+};
+
+// A unit of an array of float32.
+template <int V>
+__device__ inline UnitValues<V> load_floats(const char* values, const UnitPlace& place) {
+  constexpr int kFloats = V < 4 ? V : 4;  // of a load
+  UnitValues<V> unit = {};
+  const auto load = [&](int channel, float* to) {
+#pragma unroll
+    for (int i = 0; i < V; i += kFloats) {
+      const Bytes<kFloats* 4> floats = load_bytes<kFloats * 4, false>(reinterpret_cast<const float*>(values) + channel + i);
+#pragma unroll
+      for (int j = 0; j < kFloats; ++j) to[i + j] = __uint_as_float(floats.words[j]);
+    }
+  };
+  if (place.has_a) load(place.a, unit.x);
+  if (place.has_b) load(place.b, unit.x + V);
+  return unit;
+}
+
+// A thread's unit of a head, and its data, on their way. A head that is not there (`active` false) has no channels.
+template <class T, int V>
+struct GeneralHead {
+  TensorHead at;
+  UnitPlace place;
+  Unit<T, V> data;
+
+  __device__ GeneralHead(const GeneralArgs& p, int64_t t, const TensorHead& head, bool active, int lane)
+      : at(head), place(place_unit<V>(lane, p.extras[head.tensor].layout)) {
+    if (!active) place.has_a = place.has_b = false;
+    const TensorArgs<int64_t>& tensor = p.tensors[at.tensor];
+    const TensorExtras& extras = p.extras[at.tensor];
+    const char* in = tensor.in + t * tensor.in_token + at.head * tensor.in_head;
+    UnitPlace from = place;
+    if (extras.rotated_in != nullptr) {
+      if (place.pair >= 0) in = extras.rotated_in + t * extras.rotated_token + at.head * extras.rotated_head;
+      from.a = place_apart(place.a, extras.layout);
+      from.b = place_apart(place.b, extras.layout);
+    }
+    data = load_unit<false, T, V>(in, from);
+  }
+
+ private:
+  // Where a channel of this unit is if the rotated channels and the others are apart.
+  __device__ int place_apart(int channel, const HeadLayout& layout) const {
+    if (place.pair >= 0) return channel - layout.rotary_offset;
+    return channel < layout.rotary_offset ? channel : channel - layout.rotary_dim;
+  }
+};
+
+// The steps of a head.
+template <class T, int V>
+struct GeneralSteps : NoSteps<T, V> {
+  const GeneralArgs& p;
+  const TensorExtras& extras;
+  const GeneralToken<V>& token;
+  TensorHead at;
+  UnitPlace place;
+  Unit<T, V> data;
+
+  __device__ GeneralSteps(const GeneralArgs& args, const GeneralToken<V>& of, const GeneralHead<T, V>& head)
+      : p(args), extras(args.extras[head.at.tensor]), token(of), at(head.at), place(head.place), data(head.data) {}
+
+  __device__ Unit<T, V> load(const char* values) const { return load_unit<false, T, V>(values, place); }
+  __device__ UnitValues<V> values(int) const { return widen<T, V>(data); }
+  static constexpr bool kHasEveryStep = true;
+  __device__ const HeadPlan& plan() const { return extras.plan; }
+  __device__ bool biased() const { return plan().bias != nullptr; }
+  __device__ Unit<T, V> bias(int) const {
+    return load(static_cast<const char*>(plan().bias) + at.head * plan().width * static_cast<int64_t>(sizeof(T)));
+  }
+  __device__ NormPlacement norm() const { return plan().norm.placement; }
+  __device__ bool layer_norm() const { return plan().norm.kind == NormKind::layer; }
+  __device__ bool norm_of_token() const { return plan().norm.scope == NormScope::token; }
+  __device__ float token_sum() const { return at.tensor == 1 ? token.sums[1] : token.sums[0]; }
+  __device__ float inverse_count() const { return plan().inverse_count; }
+  __device__ float eps() const { return plan().norm.eps; }
+  __device__ bool weighted() const { return plan().norm.weight != nullptr; }
+  __device__ UnitValues<V> weights(const void* values) const {
+    const bool floats = plan().norm.weight_type == DType::f32;
+    const int64_t size = floats ? 4 : static_cast<int64_t>(sizeof(T));
+    const char* of_head = static_cast<const char*>(values) + at.head * plan().norm.weight_head_stride * size;
+    return floats ? load_floats<V>(of_head, place) : widen<T, V>(load(of_head));
+  }
+  __device__ UnitValues<V> weight() const { return norm_factors<V>(weights(plan().norm.weight), plan().norm.weight_offset); }
+  __device__ bool norm_biased() const { return plan().norm.bias != nullptr; }
+  __device__ UnitValues<V> norm_bias() const { return weights(plan().norm.bias); }
+  __device__ bool rotates() const { return extras.rotates != 0 && token.rotated && place.pair >= 0; }
+  __device__ UnitAngles<V> angles() const { return token.angles_of_pairs; }
+  __device__ RopeStyle style() const { return extras.layout.style; }
+  __device__ bool scales() const { return at.tensor == 0 && token.scales_query; }
+  __device__ float factor() const { return token.query_factor; }
+  __device__ bool rounds() const { return plan().rounds != 0; }
+
+  // Otherwise the head is a copy.
+  __device__ bool changes() const { return prologue::changes(plan()) || rotates() || scales(); }
+};
+
+template <class T, int V>
+__device__ inline void store_as_dtype(char* to, const UnitValues<V>& values, const GeneralSteps<T, V>& steps, bool zero) {
+  Unit<T, V> unit = steps.changes() ? narrow<T, V>(values) : steps.data;
+  if (zero) unit = {};
+  store_unit<false, T, V>(to, steps.place, unit);
+}
+
+template <class T, int V>
+__device__ inline void store_as_float(char* to, const UnitValues<V>& values, const GeneralSteps<T, V>& steps, bool zero) {
+  const UnitValues<V> stored = zero ? UnitValues<V>{} : values;
+  switch (steps.extras.store) {
+    case DType::f32: return store_unit<false, float, V>(to, steps.place, narrow<float, V>(stored));
+    case DType::f16: return store_unit<false, __half, V>(to, steps.place, narrow<__half, V>(stored));
+    case DType::bf16: return store_unit<false, __nv_bfloat16, V>(to, steps.place, narrow<__nv_bfloat16, V>(stored));
+    default: return store_as_dtype<T, V>(to, values, steps, zero);
+  }
+}
+
+// Two neighbours share a byte, and may be in different threads: `codes` holds those of a head, shared by its lanes. All threads of
+// the block must be here.
+template <class T, int V>
+__device__ inline void store_packed(char* to, const UnitValues<V>& values, const GeneralSteps<T, V>& steps,
+                                    const AsymmetricScale& scale, bool stores, uint8_t* codes, int lane, int lanes) {
+  const UnitPlace& place = steps.place;
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    if (place.has_a) codes[place.a + i] = quantize(values.x[i], scale, steps.extras.store);
+    if (place.has_b) codes[place.b + i] = quantize(values.x[V + i], scale, steps.extras.store);
+  }
+  __syncthreads();
+  if (!stores) return;
+  for (int i = lane; i < steps.extras.layout.head_dim / 2; i += lanes) {
+    to[i] = static_cast<char>(codes[2 * i] | codes[2 * i + 1] << 4);
+  }
+}
+
+// Of a head of uint4. All threads of the block must be here.
+template <class T, int V>
+__device__ inline AsymmetricScale computed_asymmetric_scale(const UnitValues<V>& values, const GeneralSteps<T, V>& steps,
+                                                            const BlockLanes<V>& lanes) {
+  const OrderedRange range = ordered_range<V>(values, steps.place);
+  return scale_of_range({lanes.largest(range.inverted_smallest), lanes.largest(range.largest)});
+}
+
+inline constexpr int kMaxGeneralThreads = kMaxLanes;
+
+struct GeneralShared {
+  float sums[2][kMaxLanes];
+  uint8_t codes[kMaxGeneralThreads * 16];  // of 4 bits, before two of them share a byte
+};
+
+// Into the cache, or into q_out and q8_out. `reached`: whether this head's slot is to be written. All threads of the block must be
+// here.
+template <class T, int V>
+__device__ inline void store_head(const GeneralSteps<T, V>& steps, const UnitValues<V> (&values)[1], int64_t t, bool reached,
+                                  const BlockLanes<V>& lanes, uint8_t* codes) {
+  const GeneralArgs& p = steps.p;
+  const TensorHead& at = steps.at;
+  const TensorArgs<int64_t>& tensor = p.tensors[at.tensor];
+  const TensorExtras& extras = steps.extras;
+  const bool is_q = at.tensor == 0, zero = steps.token.zero;
+  const int64_t page = is_q ? 0 : steps.token.page, offset = is_q ? t : static_cast<int64_t>(steps.token.offset);
+  char* to = tensor.out + page * tensor.out_page + offset * tensor.out_token + at.head * tensor.out_head;
+  char* scale_at = extras.scale + page * extras.scale_page + offset * extras.scale_token + at.head * extras.scale_head;
+
+  AsymmetricScale scale;  // its zero point: 0 except for uint4
+  HeadScale& symmetric = scale;
+  if (extras.scale_from == ScaleFrom::computed && extras.store == DType::uint4) {
+    scale = computed_asymmetric_scale<T, V>(values[0], steps, lanes);
+  } else if (extras.scale_from == ScaleFrom::computed) {
+    HeadScale scales[1];
+    lanes.largest(
+        values, [&](uint32_t largest) { return computed_scale(largest, kv_largest(extras.store)); }, scales);
+    symmetric = scales[0];
+  }
+  const bool quantised = extras.store >= DType::fp8_e4m3, packed = is_packed(extras.store);
+  if (reached && quantised) {
+    if (zero) {
+      symmetric = {0.0f, 0.0f};
+    } else if (extras.scale_from == ScaleFrom::given) {
+      symmetric = given_scale(*reinterpret_cast<const float*>(extras.scale + at.head * extras.scale_head));
+    }
+    if (extras.scale_from == ScaleFrom::computed && lanes.lane == 0) {
+      float* const stored = reinterpret_cast<float*>(scale_at);
+      stored[0] = scale.scale;
+      if (extras.store == DType::uint4) stored[1] = scale.zero_point;
+    }
+  }
+  if (reached && !quantised) store_as_float<T, V>(to, values[0], steps, zero);
+  if (reached && quantised && !packed) {
+    store_unit_8<V>(to, steps.place, quantise<V>(values[0], scale.reciprocal, extras.store));
+  }
+  if (is_packed(p.extras[1].store) || is_packed(p.extras[2].store)) {
+    store_packed<T, V>(to, values[0], steps, scale, reached && packed, codes, lanes.lane, lanes.count);
+  }
+}
+
+// The sum of squares over all heads of q (tensor 0) or k (1) of the token, one head after another. `rows`: the heads of the block.
+template <class T, int V, class LanesOf>
+__device__ inline float token_sum(const GeneralArgs& p, const GeneralToken<V>& token, int64_t t, int tensor,
+                                  const LanesOf& lanes_of, float (&of_rows)[kMaxLanes], int lane, int row, int rows) {
+  const int heads = p.tensors[tensor].heads;
+  float total = 0.0f;
+  for (int first = 0; first < heads; first += rows) {
+    const GeneralHead<T, V> head(p, t, {tensor, first + row}, first + row < heads, lane);
+    const GeneralSteps<T, V> steps(p, token, head);
+    UnitValues<V> values[1];
+    begin_head<T, V>(values, steps, steps.norm());
+    float sum[1];
+    lanes_of(steps).sum(
+        values, SumOfSquares(), [](float x) { return x; }, sum);
+    __syncthreads();
+    if (lane == 0) of_rows[row] = sum[0];
+    __syncthreads();
+    for (int i = 0; i < min(rows, heads - first); ++i) total = add_rounded(total, of_rows[i]);
+    __syncthreads();
+  }
+  return total;
+}
+
+template <class T, int V>
+__global__ void __launch_bounds__(kMaxGeneralThreads) general_prologue_kernel(const __grid_constant__ GeneralArgs p) {
+  __shared__ GeneralShared shared;
+  const int lane = static_cast<int>(threadIdx.x), lanes = static_cast<int>(blockDim.x);
+  const int row = static_cast<int>(threadIdx.y), rows = static_cast<int>(blockDim.y), thread = row * lanes + lane;
+  const int64_t t = blockIdx.x;
+  const auto lanes_of = [&](const GeneralSteps<T, V>& steps) {
+    return block_lanes<V>(lane, lanes, thread, shared.sums, steps.place, steps.extras.layout);
+  };
+
+  const int num_rows = p.tensors[0].heads + p.tensors[1].heads + p.tensors[2].heads;
+  const int step = static_cast<int>(gridDim.y) * rows;
+  int first = static_cast<int>(blockIdx.y) * rows;
+  const auto head_of_first = [&] {
+    const bool active = first + row < num_rows;
+    return GeneralHead<T, V>(p, t, active ? head_of_row(p.tensors, first + row) : TensorHead{0, 0}, active, lane);
+  };
+  GeneralHead<T, V> head = head_of_first();  // its loads need no index
+
+  GeneralToken<V> token;
+  static_cast<ResolvedToken&>(token) = resolve_token(p.token, TokenIndices(p.token, t, thread % 32), t);
+  if (token.padding) return;
+  if (token.fault != FaultCode::none && blockIdx.y == 0 && thread == 0) {
+    cuda::record_fault(p.faults, p.token_faults, t, token.fault);
+  }
+  token.scales_query = p.q_scale.constant != 1.0f || p.q_scale.by_position != PositionScale::none;
+  token.query_factor = token.scales_query ? query_factor(p.q_scale, token.positions[0]) : 1.0f;
+  const int pair = place_unit<V>(lane, p.layout).pair;
+  if (pair >= 0 && p.extras[0].rotates + p.extras[1].rotates != 0 && !token.zero && token.rotated) {
+    token.angles_of_pairs = angles_of_token<V>(p, token, t, pair);
+  }
+#pragma unroll
+  for (int tensor = 0; tensor < 2; ++tensor) {
+    const HeadNorm& norm = p.extras[tensor].plan.norm;
+    if (norm.placement != NormPlacement::none && norm.scope == NormScope::token && !token.zero) {
+      token.sums[tensor] = token_sum<T, V>(p, token, t, tensor, lanes_of, shared.sums[1], lane, row, rows);
+    }
+  }
+
+  while (first < num_rows) {
+    const bool active = first + row < num_rows;
+    const GeneralSteps<T, V> steps(p, token, head);
+    const TensorHead at = steps.at;
+    first += step;
+    if (first < num_rows) head = head_of_first();
+    const BlockLanes<V> group = lanes_of(steps);
+    UnitValues<V> values[1];
+    finish_head<T, V>(values, steps, group);
+    const TensorExtras& extras = steps.extras;
+    if (active && extras.second_out != nullptr) {
+      store_as_dtype<T, V>(extras.second_out + t * extras.second_token + at.head * extras.second_head, values[0], steps,
+                           token.zero);
+    }
+    const bool reached = active && p.tensors[at.tensor].out != nullptr && (at.tensor == 0 || token.reaches_cache);
+    store_head<T, V>(steps, values, t, reached, group, shared.codes + row * lanes * 2 * V);
+  }
+}
+
+}  // namespace prologue::cuda

@@ -1,0 +1,113 @@
+// What the lean schedules with steps have in common: which heads a thread has, and the steps of steps/head_steps.cuh from constants that
+// were loaded early.
+#pragma once
+
+#include <cstdint>
+
+#include <prologue/kernels/attention_prologue/prologue_args.h>
+#include <prologue/kernels/attention_prologue/steps/head_steps.cuh>
+#include <prologue/kernels/base/device/head_unit.cuh>
+
+namespace prologue::cuda {
+
+// Of a block, and blocks of an SM, as many as its registers leave room for: a spilt one costs more than another block brings.
+struct Bounds {
+  int threads;
+  int blocks;
+};
+
+// Whether lanes work together: a head's are then a power of two of one warp, warps are full, and each keeps to one tensor.
+constexpr bool padded(int features) {
+  return (features & (kNorm | kComputedScales | kDerived | kAnySteps | kFourBits | kMoreSteps)) != 0;
+}
+
+// What is the same in all threads of a warp, told so to the compiler: shuffles behind it need not look who is there.
+__device__ inline bool uniform(bool same) { return __any_sync(kWholeWarp, same) != 0; }
+
+// Where the unit of a lane is. Idle lanes do what lane 0 does, but store nothing: a load that waits for a comparison comes late.
+struct LaneUnit {
+  UnitPlace place;
+  bool inside;
+};
+
+template <int V, int kFeatures>
+__device__ inline LaneUnit unit_of_lane(int lane, const HeadLayout& layout) {
+  if constexpr ((kFeatures & kLayouts) != 0) {
+    return {place_unit<V>(lane, layout), true};
+  } else {
+    const int half = layout.head_dim / 2, at = lane * V;
+    const bool inside = !padded(kFeatures) || at < half;
+    const int a = inside ? at : 0;
+    return {{a, half + a, a, true, true}, inside};
+  }
+}
+
+// The first head of a thread, which has kUnits neighbours of one tensor. Rows past the last head read the last. `kMixed`: a block
+// works on several tensors, as it does where a thread has several heads.
+template <int kUnits, bool kMixed = (kUnits > 1)>
+__device__ inline TensorHead heads_of(const LeanArgs& p, uint32_t block, uint32_t row, uint32_t rows) {
+  const uint32_t index = kMixed ? block * rows + row : block;
+  const int which = (index >= p.k_begin) + (index >= p.v_begin);
+  const uint32_t in_tensor = index - (which == 2 ? p.v_begin : which == 1 ? p.k_begin : 0);
+  return {which, static_cast<int>(kMixed ? in_tensor * kUnits : in_tensor * rows + row)};
+}
+
+// What a call does with the tensor of a thread. Instances without kAnySteps know the steps at compile time.
+struct LeanPlan {
+  bool biased;
+  bool normed;
+  bool rotated;  // this unit
+  bool loads_scale;
+};
+
+// Constants of the heads that are computed at once.
+template <class T, int V, int kAtOnce>
+struct LeanConstants {
+  Unit<T, V> bias[kAtOnce], weight;
+  float scales[kAtOnce];
+};
+
+// `head(n)`: the number of head n of them.
+template <class T, int V, int kAtOnce, class Head>
+__device__ inline void load_constants(const LeanPlan& plan, const LeanTensor& tensor, int head_dim, const UnitPlace& place,
+                                      const Head& head, LeanConstants<T, V, kAtOnce>& constants) {
+  if (plan.normed) constants.weight = load_unit<false, T, V>(tensor.weight, place);
+  const uint32_t bytes = static_cast<uint32_t>(head_dim) * static_cast<uint32_t>(sizeof(T));
+#pragma unroll
+  for (int n = 0; n < kAtOnce; ++n) {
+    if (plan.biased) constants.bias[n] = load_unit<false, T, V>(tensor.bias + head(n) * bytes, place);
+    if (plan.loads_scale) constants.scales[n] = *reinterpret_cast<const float*>(tensor.scale + head(n) * tensor.scale_head);
+  }
+}
+
+// The steps of those heads, from their unconverted data. `Angles` loads cos and sin when it is asked for them.
+template <class T, int V, int kAtOnce, class Angles>
+struct LeanSteps : NoSteps<T, V> {
+  const LeanPlan& plan;
+  const LeanTensor& tensor;
+  const Unit<T, V>* data;
+  const LeanConstants<T, V, kAtOnce>& constants;
+  const Angles& load_angles;
+  bool is_v;
+  RopeStyle rope_style;
+
+  __device__ LeanSteps(const LeanPlan& steps, const LeanTensor& in, const Unit<T, V>* loaded,
+                       const LeanConstants<T, V, kAtOnce>& of_heads, const Angles& angles, bool v, RopeStyle pairs)
+      : plan(steps), tensor(in), data(loaded), constants(of_heads), load_angles(angles), is_v(v), rope_style(pairs) {}
+
+  __device__ UnitValues<V> values(int n) const { return widen<T, V>(data[n]); }
+  __device__ bool biased() const { return plan.biased; }
+  __device__ Unit<T, V> bias(int n) const { return constants.bias[n]; }
+  __device__ NormPlacement norm() const {
+    return plan.normed && uniform(!is_v) ? NormPlacement::before_rope : NormPlacement::none;
+  }
+  __device__ float inverse_count() const { return tensor.inverse_count; }
+  __device__ float eps() const { return tensor.eps; }
+  __device__ static bool weighted() { return true; }
+  __device__ UnitValues<V> weight() const { return norm_factors<V>(widen<T, V>(constants.weight), tensor.weight_offset); }
+  __device__ bool rotates() const { return plan.rotated; }
+  __device__ UnitAngles<V> angles() const { return load_angles(); }
+  __device__ RopeStyle style() const { return rope_style; }
+};
+
+}  // namespace prologue::cuda

@@ -1,0 +1,113 @@
+// A cluster = a head: all of its head_dim rows of the weights (registers/product.cuh). Where the sums of a token meet, a warp holds a whole
+// head of it, and finishes it exactly as the prologue's lean kernels do (lean/more_steps_schedule.cuh). Its position and slot are on their way
+// while the weights are multiplied, cos and sin while the other blocks' sums arrive. With a finisher, one more warp of each block, which
+// multiplies nothing, the block's first token has all of that when the sums arrive. A cluster of one block has none: its sums are
+// ordinary stores, for which all of its warps would have to meet.
+#pragma once
+
+#include <cstdint>
+
+#include <prologue/kernels/attention_prologue/lean/more_steps_schedule.cuh>
+#include <prologue/kernels/base/device/cuda_types.cuh>
+#include <prologue/kernels/base/device/hopper.cuh>
+#include <prologue/kernels/projection/registers/product.cuh>
+
+namespace prologue::cuda {
+
+struct QkvArgs : ProjectionArgs {
+  int32_t lanes = 32;  // of a head, in what follows the projection
+};
+
+// A head of a token, as the separate projection would store it.
+template <class T, int V>
+__device__ inline Unit<T, V> gather_head(const ProjectionArgs& a, const ProjectionShared& shared, int slot,
+                                         const UnitPlace& place) {
+  const float* const rows = gather_token(a, shared, slot);
+  float a_values[V] = {}, b_values[V] = {};
+  const auto load = [&](int row, float(&values)[V]) {
+    const Bytes<4 * V> loaded = load_bytes<4 * V, false>(rows + row);
+#pragma unroll
+    for (int i = 0; i < V; ++i) values[i] = element<float, V>(loaded, i);
+  };
+  if (place.has_a) load(place.a, a_values);
+  if (place.has_b) load(place.b, b_values);
+  if (a.normed != 0) {
+    const float factor = norm_of_token(a, shared, slot);
+#pragma unroll
+    for (int i = 0; i < V; ++i) a_values[i] *= factor, b_values[i] *= factor;
+  }
+  return {pack<T, V>(a_values), pack<T, V>(b_values)};
+}
+
+inline constexpr int kMultipliersBarrier = 1;
+
+// kMultipliers: threads that multiply, at most: 32 for 16 rows of a head, or more where a block has several parts.
+// kFinishers: 1, or 0 for launches that need as many blocks on an SM as fit without.
+template <class T, int V, int kTokenTiles, int kMultipliers, int kFinishers, int kFeatures>
+__global__ void __launch_bounds__(kMultipliers + 32 * kFinishers, kFinishers != 0 ? 2 : kWarpsOfSm * 32 / kMultipliers)
+    qkv_prologue_kernel(const __grid_constant__ QkvArgs a, const __grid_constant__ MoreArgs p) {
+  static_assert((kFeatures & kMoreSteps) != 0 && (kFeatures & kTokenNorm) == 0);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, multipliers = blockDim.x / 32 - kFinishers;
+  const bool multiplies = warp < multipliers;
+  const int head = static_cast<int>(blockIdx.x) >> a.log_blocks;  // of q, then of k, then of v
+  const ProjectionShared shared = share_out(dynamic_shared<unsigned char>(), a);
+  const WarpShare share(a);
+  const int own_tokens = share.own_tokens(a);
+  const int64_t row_bytes = int64_t{a.units} * kUnitBytes;
+  const char* const rows = a.weight + (int64_t{head} * a.tiles + share.tile) * 16 * row_bytes;
+  WeightStream<T, kTokenTiles> stream(a, share, multiplies ? rows : nullptr);
+  let_next_kernel_start();  // attention, whose first part is long and needs nothing that the kernel before this one writes
+  open_arrivals(a, share, shared);
+  prefetch_norm_weight(a, share.of_block);
+  const StageOfX<T, kTokenTiles> stage(a, share.of_block, multipliers);
+  wait_for_previous_kernels();
+
+  const auto token_in = [&](int slot) { return static_cast<uint32_t>((slot << a.log_blocks) + share.rank); };
+  PendingToken<kFeatures, V, false> pending;
+  const auto ask = [&](int slot) {
+    pending.ask(p, token_in(slot));
+    pending.ask_slot(p, token_in(slot));
+  };
+  const int first = multiplies ? warp + kFinishers : 0;  // token that this warp finishes
+  if (kFinishers == 0 && first < own_tokens) ask(first);
+  if (multiplies) {
+    stage.run(a, shared);
+    sync_barrier(kMultipliersBarrier, multipliers * 32);
+    float sums[kTokenTiles][4];
+    stream.multiply(sums, a, share, shared);
+    send_sums(a, share, shared, sums);
+  } else {
+    wait_for_cluster();
+  }
+  if (first >= own_tokens) return;
+  if (kFinishers != 0) ask(first);
+
+  const TensorHead at = head_of_row(p.tensors, head);
+  LaneUnit unit = unit_of_lane<V, kFeatures>(lane % a.lanes, p.layout);
+  unit.inside &= lane < a.lanes;  // the others do the same once more
+  if constexpr ((kFeatures & kAxes) != 0) pending.ask_axes(p, max(unit.place.pair, 0));
+  Unit<T, V> data;
+  UnitAngles<V> angles;
+  const auto loaded_angles = [&] { return angles; };
+  constexpr bool kEvery = (kFeatures & kEveryStep) != 0;
+  MoreSteps<T, V, true, kEvery, decltype(loaded_angles)> steps(p, at, unit.place, data, loaded_angles);
+  const float given_scale[1] = {*reinterpret_cast<const float*>(
+      p.tensors[at.tensor].scale + static_cast<uint32_t>(at.head) * p.tensors[at.tensor].scale_head)};
+  const auto lanes = lanes_of_head<V, kFeatures>(WarpLanes<V>{lane % a.lanes, a.lanes, unit.inside}, unit.place, p.layout);
+#pragma unroll 1
+  for (int slot = first; slot < own_tokens; slot += static_cast<int>(blockDim.x) / 32) {
+    if (slot != first) ask(slot);
+    const uint32_t t = token_in(slot);
+    const LeanToken token = resolve_token_of_head(p, pending, t, lane, at.tensor, steps, angles);
+    if (slot == first) wait_for_sums(a, shared);
+    data = gather_head<T, V>(a, shared, slot, unit.place);
+    UnitValues<V> values[1];
+    finish_head<T, V>(values, steps, lanes);
+    store_head_of_token<false>(p, steps, values, unit, at, token, t, data, given_scale, lanes);
+    if (__builtin_expect((token.fault != FaultCode::none) & !token.padding & ((head | lane) == 0), 0)) {
+      cuda::record_fault(p.faults, p.token_faults, t, token.fault);
+    }
+  }
+}
+
+}  // namespace prologue::cuda

@@ -1,0 +1,53 @@
+// For prompts: tiles of gate and up (tiles/product.cuh). The warps that finish a tile apply the activation, while the next tile is multiplied:
+// gate and up are never in memory.
+#pragma once
+
+#include <cstdint>
+
+#include <prologue/kernels/projection/tiles/output_launch.h>
+#include <prologue/kernels/projection/tiles/product.cuh>
+#include <prologue/kernels/projection/finish/output.cuh>
+
+namespace prologue::cuda {
+
+// 8 channels of y by each lane.
+template <class T, class Shared>
+__device__ inline void store_gated_tile(const GemmTiles& a, const OutputArgs& o, const Shared& shared, const TilePlace& tile,
+                                        int warp, int warps) {
+  constexpr int kHalf = kGatedColumns / 2, kChannels = 8, kLanes = kHalf / kChannels, kAtOnce = 32 / kLanes;
+  const int lane = threadIdx.x % 32, channel = lane % kLanes * kChannels, at = tile.column * kHalf + channel;
+  const int rows = min(tile.tokens, a.num_tokens - tile.token);
+  if (at >= o.n) return;
+#pragma unroll 1
+  for (int i = warp * kAtOnce + lane / kLanes; i < rows; i += warps * kAtOnce) {
+    const auto gate = load_bytes<16, false>(&shared.tile[i][channel]),
+               up = load_bytes<16, false>(&shared.tile[i][kHalf + channel]);
+    Bytes<16> stored;
+#pragma unroll
+    for (int half = 0; half < kChannels / kRowsAtOnce; ++half) {
+      float values[kRowsAtOnce], ups[kRowsAtOnce];
+#pragma unroll
+      for (int c = 0; c < kRowsAtOnce; ++c) {
+        values[c] = element<T, kChannels>(gate, half * kRowsAtOnce + c);
+        ups[c] = element<T, kChannels>(up, half * kRowsAtOnce + c);
+      }
+      apply_activation(o, values, ups);
+      const Packed<T, kRowsAtOnce> packed = pack<T, kRowsAtOnce>(values);
+      stored.words[half * 2] = packed.words[0], stored.words[half * 2 + 1] = packed.words[1];
+    }
+    store_bytes<16, false>(o.y + (tile.token + i) * o.y_stride + at * static_cast<int64_t>(sizeof(T)), stored);
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kTileThreads, 1)
+    projection_tiles_kernel(const __grid_constant__ GemmTiles a, const __grid_constant__ OutputArgs o) {
+#if PROLOGUE_HOPPER
+  auto& shared = *swizzled_dynamic_shared<TileShared<T, kGatedColumns>>();
+  run_tiles<T>(
+      a, shared, [](const TilePlace&, int) {},
+      [&](const TilePlace& tile, int warp, int warps) { store_gated_tile<T>(a, o, shared, tile, warp, warps); });
+#endif
+}
+
+}  // namespace prologue::cuda
