@@ -1,5 +1,7 @@
 // The attention prologue against plain copies of the same bytes and against the unfused chain (add_bias, qk_norm, rotary of q and
 // of k, kv_write). The base set: bfloat16, 32 q heads, 8 kv heads, head_dim 128, full rotation, page 16, shuffled pages.
+//
+//   bench_attention_prologue --prefix "every instance"    each CUDA instance that can run each call, whatever its size is
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 #include <prologue/kernels/attention_prologue/stages/stages.h>
 #include <prologue/kernels/rotary/rotary.h>
@@ -9,6 +11,9 @@
 #include <numeric>
 #include <random>
 
+#ifdef PROLOGUE_HAS_CUDA
+#include <prologue/kernels/attention_prologue/instances.h>
+#endif
 #include "benchmarks/harness.h"
 
 using namespace prologue;
@@ -201,6 +206,18 @@ const Shape kShapes[] = {
     {.name = "Hadamard 64, int8 computed", .cache = DType::int8, .scaling = KvScaling::token_head, .more = rotated_k},
     {.name = "identity past the table", .more = identity_past_table},
     {.name = "general: table in bfloat16", .more = narrow_table},
+    {.name = "bias, fp8", .bias = true, .cache = DType::fp8_e4m3, .scaling = KvScaling::tensor},
+    {.name = "norm, fp8", .norm = true, .cache = DType::fp8_e4m3, .scaling = KvScaling::tensor},
+    {.name = "norm, int8 computed", .norm = true, .cache = DType::int8, .scaling = KvScaling::token_head},
+    {.name = "fp8, derived", .cache = DType::fp8_e4m3, .scaling = KvScaling::tensor, .derived = true},
+    {.name = "norm, derived", .norm = true, .derived = true},
+    {.name = "bias, derived", .bias = true, .derived = true},
+    {.name = "norm, mrope", .norm = true, .mrope = true},
+    {.name = "bias, mrope", .bias = true, .mrope = true},
+    {.name = "bias + norm, mrope", .bias = true, .norm = true, .mrope = true},
+    {.name = "interleaved, bias", .style = RopeStyle::interleaved, .bias = true},
+    {.name = "interleaved, mrope", .style = RopeStyle::interleaved, .mrope = true},
+    {.name = "interleaved, derived", .style = RopeStyle::interleaved, .derived = true},
 };
 
 constexpr int64_t kPageSize = 16;
@@ -411,6 +428,30 @@ Status unfused(const AttentionPrologueParams& p, const Execution& execution) {
                   execution);
 }
 
+#ifdef PROLOGUE_HAS_CUDA
+// The one that attention_prologue() uses is marked.
+void run_every_instance(bench::Bench& bench, const Shape& shape, int64_t num_tokens) {
+  const std::string name = str_cat("every instance, ", shape.name, " T=", num_tokens);
+  bench.run_each(name, [&](bench::Setup& setup) {
+    const Problem problem = make_problem(shape, num_tokens, setup);
+    AttentionPrologueParams p = problem.params;
+    point_at(p, problem, 0);
+    bool chosen = false;
+    std::vector<bench::NamedCase> cases;
+    for (const auto& instance : cuda::instances_of(p)) {
+      const bool is_chosen = !chosen && num_tokens <= instance.max_tokens;
+      chosen = chosen || is_chosen;
+      const auto run = [=](const Execution& execution, int64_t rotation) mutable {
+        point_at(p, problem, rotation);
+        return instance.launch(p, execution.stream);
+      };
+      cases.push_back({instance.name + (is_chosen ? " (chosen)" : ""), {problem.bytes, run}});
+    }
+    return cases;
+  });
+}
+#endif
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -458,6 +499,15 @@ int main(int argc, char** argv) {
       });
     }
   }
+
+#ifdef PROLOGUE_HAS_CUDA
+  if (cuda && bench.asked_for("every instance")) {
+    for (const Shape& shape : kShapes) {
+      if (shape.cold || shape.in_place) continue;
+      for (const int64_t num_tokens : {1, 16, 64, 512, 1024, 4096, 8192}) run_every_instance(bench, shape, num_tokens);
+    }
+  }
+#endif
 
   // The time of a call on the calling thread.
   if (cuda) {

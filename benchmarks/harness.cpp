@@ -346,16 +346,48 @@ bool Bench::may_run(const std::string& begin) const {
          });
 }
 
-void Bench::run(const std::string& name, const std::function<Case(Setup&)>& make_case) { run(name, make_case, false); }
-void Bench::run_host(const std::string& name, const std::function<Case(Setup&)>& make_case) { run(name, make_case, true); }
-
-void Bench::run(const std::string& name, const std::function<Case(Setup&)>& make_case, bool host) {
-  if (name.find(filter_) == std::string::npos) return;
+bool Bench::selected(const std::string& name) const {
+  if (name.find(filter_) == std::string::npos) return false;
   const auto begins_with = [&](const std::string& prefix) { return name.starts_with(prefix); };
-  if (!prefixes_.empty() && std::none_of(prefixes_.begin(), prefixes_.end(), begins_with)) return;
+  return prefixes_.empty() || std::any_of(prefixes_.begin(), prefixes_.end(), begins_with);
+}
+
+Setup Bench::new_setup() const {
+  return {execution_, cache_bytes_, execution_.device == Device::cpu ? kMaxCpuRotations : kMaxCudaRotations};
+}
+
+void Bench::run(const std::string& name, const std::function<Case(Setup&)>& make_case) {
+  if (!selected(name)) return;
+  Setup setup = new_setup();
+  measure(
+      name, false, [&] { return make_case(setup); }, setup);
+}
+
+void Bench::run_host(const std::string& name, const std::function<Case(Setup&)>& make_case) {
+  if (!selected(name)) return;
+  Setup setup = new_setup();
+  measure(
+      name, true, [&] { return make_case(setup); }, setup);
+}
+
+void Bench::run_each(const std::string& name, const std::function<std::vector<NamedCase>(Setup&)>& make_cases) {
+  if (!selected(name)) return;
+  Setup setup = new_setup();
+  std::vector<NamedCase> cases;
   try {
-    Setup setup(execution_, cache_bytes_, execution_.device == Device::cpu ? kMaxCpuRotations : kMaxCudaRotations);
-    const Case c = make_case(setup);
+    cases = make_cases(setup);
+  } catch (const std::exception& error) {
+    measure(
+        name, false, [&]() -> Case { throw std::runtime_error(error.what()); }, setup);
+  }
+  for (const NamedCase& c : cases)
+    measure(
+        str_cat(name, ": ", c.name), false, [&] { return c.measured; }, setup);
+}
+
+void Bench::measure(const std::string& name, bool host, const std::function<Case()>& make_case, const Setup& setup) {
+  try {
+    const Case c = make_case();
     if (once_) {
       check(c.operation(execution_, 0));
       check(synchronize(execution_));

@@ -42,6 +42,11 @@ struct Case {
   std::string reference = {};  // an earlier case: the row shows how many times faster this one is
 };
 
+struct NamedCase {
+  std::string name;
+  Case measured;
+};
+
 // Memory for one case, freed after it.
 class Setup {
  public:
@@ -102,9 +107,13 @@ class Bench {
 
   // Whether --prefix lets some case run whose name begins so: for what is expensive to prepare.
   bool may_run(const std::string& begin) const;
+  // Whether a --prefix asks for them: for what most runs of the program leave out.
+  bool asked_for(const std::string& begin) const { return !prefixes_.empty() && may_run(begin); }
 
   // Runs the case now, unless --filter or --prefix excludes it. An error is printed in the case's row.
   void run(const std::string& name, const std::function<Case(Setup&)>& make_case);
+  // Runs all cases over the same memory, in rows "name: name of the case".
+  void run_each(const std::string& name, const std::function<std::vector<NamedCase>(Setup&)>& make_cases);
 
   // The time of the calling thread for one call, which must not wait for the device.
   void run_host(const std::string& name, const std::function<Case(Setup&)>& make_case);
@@ -124,7 +133,10 @@ class Bench {
     std::string reference;
     double speedup = 0.0;  // 0 = no reference
   };
-  void run(const std::string& name, const std::function<Case(Setup&)>& make_case, bool host);
+  bool selected(const std::string& name) const;
+  Setup new_setup() const;
+  // Prints an error in the case's row.
+  void measure(const std::string& name, bool host, const std::function<Case()>& make_case, const Setup& setup);
   double time_us(const Operation& operation, int64_t rotations) const;
   double copy_us(int64_t bytes, int64_t rotations);
   void print(const Row& row);

@@ -118,18 +118,20 @@ bool lanes_fit(const AttentionPrologueParams& p, int features, const Instance& i
   return (fill_warps(p.num_q_heads, lanes) + fill_warps(k_heads, lanes)) * lanes <= instance.threads;
 }
 
-// Whether a family can run a call: its features are exactly those of the call, or it runs any mixture of steps. `vector`: the
-// widest that the data allow.
+// Whether a family can run a call: its features are exactly those of the call, or it decides at run time which of its steps and
+// layouts a call has. `vector`: the widest that the data allow.
 bool serves(const Family& family, int64_t vector, const AttentionPrologueParams& p) {
   if (family.vector > vector) return false;
   if (family.general != nullptr) return true;
   int features = features_of(p, family.vector);
   if (features < 0 || !lanes_fit(p, family.features, family.instances.back())) return false;
   if ((family.features & (kAnySteps | kMoreSteps)) != 0) {
-    constexpr int kFixed = kLayouts | kAxes | kDerived | kTokenNorm | kEveryStep,
+    constexpr int kFixed = kAxes | kDerived | kTokenNorm, kMayHave = kLayouts | kEveryStep,
                   kMixed = kBias | kNorm | kGivenScales | kComputedScales;
-    const bool mixed = (family.features & kMoreSteps) != 0 || (features & ~(kFixed | kMixed)) == 0;
-    return mixed && (features & kFixed) == (family.features & kFixed);
+    if ((features & kFixed) != (family.features & kFixed) || (features & kMayHave & ~family.features) != 0) return false;
+    if ((family.features & kMoreSteps) != 0) return true;
+    const bool norms_layouts = (features & kNorm) != 0 && (family.features & kLayouts) != 0;  // kAnySteps cannot
+    return (features & ~(kFixed | kMayHave | kMixed)) == 0 && !norms_layouts;
   }
   if ((features & kFourBits) != 0) features &= ~(kGivenScales | kComputedScales);  // it has both
   return (features | kLayouts) == (family.features | kLayouts) && (features & ~family.features) == 0;
