@@ -16,7 +16,7 @@ PROLOGUE_API int64_t most_tokens_of_one_projection(Device device);
 // Whether such a matrix, of [n, k], may begin beside attention (overlaps) in every step. Attention of few tokens keeps few SMs busy, and long.
 // Small blocks of a large matrix that start beside it gather on the other SMs, and those of the launches after it find places there only:
 // measured, such a layer was 14 % slower. At one token it is 1 to 2 % faster if they start when the keys have been read, and from
-// tokens_of_rings() on, too: weights pass through rings then, whose blocks have an SM each (docs/tuning-log.md).
+// tokens_of_rings() on, too: weights pass through rings then, whose blocks have an SM each (docs/tuning/launches.md).
 constexpr bool may_begin_beside_attention(int64_t n, int64_t k) { return n * k <= int64_t{1} << 20; }
 
 // The fewest tokens that [n, k] weights (n: of gate and of up together) are multiplied by in a ring. For fewer, weights through registers are

@@ -132,7 +132,7 @@ int64_t units_of_head(const RotaryParams& p, int64_t vector) {
   return units_of({static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rope.rotary_dim)}, vector);
 }
 
-// Why these: docs/tuning-log.md.
+// Why these: docs/tuning/rotary.md.
 constexpr int64_t kThreadsOfWholeHeads = 128;        // of a block, where a head has no more
 constexpr int64_t kThreadsOfPartialHeads = 64;       // with a tail
 constexpr int64_t kEvictedBytes = int64_t{2} << 20;  // that a call reads; fewer stay in the L2 for the next reader

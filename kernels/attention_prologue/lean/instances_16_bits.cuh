@@ -1,4 +1,4 @@
-// The table of a 16-bit type (measured: docs/tuning-log.md). With few tokens the instructions between the last load and the first
+// The table of a 16-bit type (measured: docs/tuning/prologue.md). With few tokens the instructions between the last load and the first
 // store limit: narrow accesses spread a head over more lanes. Up to some thousand tokens: small blocks with one head per thread,
 // with evict-first cache hints as long as the L2 holds what is written. With more tokens bandwidth limits: a block for each
 // token, and a thread uses its cos and sin for two heads.

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(256, kUnits > 1 ? 4 : 1) plain_prologue_kernel
   const uint32_t t = blockIdx.x;
   const int unit = static_cast<int>(threadIdx.x);
 
-  // Measured for each instance (docs/tuning-log.md). Where an assembler has registers to spare, it waits for a whole index before it
+  // Measured for each instance (docs/tuning/prologue.md). Where an assembler has registers to spare, it waits for a whole index before it
   // loads data; so the slot's high word, which is needed last, is asked for behind the barrier. With few tokens both indices are on
   // their way before the constants that are indexed by the tensor, the slowest of all.
   constexpr bool kPlain = kFeatures == 0, kFewTokens = kUnits == 1 && !kHintedStores;

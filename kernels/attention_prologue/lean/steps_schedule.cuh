@@ -31,7 +31,7 @@ constexpr Bounds bounds_of(int vector, int units, int hints, int features) {
 }
 
 // With few tokens the order in which loads start decides, and the assembler's choice of what waits for what: measured for each
-// instance (docs/tuning-log.md). Constants that are indexed by the tensor are the slowest of all, so indices had better be on their
+// instance (docs/tuning/prologue.md). Constants that are indexed by the tensor are the slowest of all, so indices had better be on their
 // way before them.
 enum class LoadOrder {
   slot_last,      // position, data, slot

@@ -125,7 +125,7 @@ struct DecodeMmaCopies {
   }
 
  private:
-  // With more on its way at a time the memory is slower: measured, 1 to 3 % (docs/tuning-log.md).
+  // With more on its way at a time the memory is slower: measured, 1 to 3 % (docs/tuning/decode.md).
   __device__ __forceinline__ bool has_few_stages() const {
     constexpr int kKeysOfAllWarps = (kHeadDim > 128 ? 1 : 2) * kTileKeys;
     return share.size >= kLongShare && (k_chunks + v_chunks) * 16 * kKeysOfAllWarps >= kEnoughInFlight;

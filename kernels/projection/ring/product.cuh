@@ -36,7 +36,7 @@ inline constexpr int kBoxChannels = 64;  // of k: 128 bytes, a row of the swizzl
 inline constexpr int kBoxRowBytes = 128;
 inline constexpr int kStepsOfBox = kBoxChannels / 16;
 inline constexpr int kPairsOfLane = 2 * kStepsOfBox;  // of a box's channels, in a lane's fragments
-// On their way to an SM. In whole layers more and less were slower (docs/tuning-log.md).
+// On their way to an SM. In whole layers more and less were slower (docs/tuning/projection.md).
 inline constexpr int64_t kEnoughWeights = 112 * 1024;
 
 struct RingArgs {

@@ -8,7 +8,7 @@
 // meets the column of the same lanes.
 //
 // One code for all sizes, so that all projections of a layer run the same: instructions that an SM has not had since the last 56 KB of
-// others come from the L2, and take longer than what they do (docs/tuning-log.md, 2026-11-26, code).
+// others come from the L2, and take longer than what they do (docs/tuning/launches.md).
 #pragma once
 
 #include <cuda_pipeline_primitives.h>
