@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <regex>
 #include <set>
@@ -13,29 +12,19 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/source_path.h"
+#include "tests/tree/pages.h"
 
 namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<fs::path> pages() {
-  const fs::path root = prologue::test::source_path(".");
-  std::vector<fs::path> found;
-  for (const char* folder : {".", "docs", "benchmarks/results"}) {
-    for (const auto& entry : fs::directory_iterator(root / folder)) {
-      if (entry.path().extension() == ".md") found.push_back(entry.path());
-    }
-  }
-  return found;
-}
+using prologue::test::pages;
 
 // The lines of a page outside of its fenced blocks.
 std::vector<std::string> prose(const fs::path& page) {
-  std::ifstream file(page);
   std::vector<std::string> lines;
   bool fenced = false;
-  for (std::string line; std::getline(file, line);) {
+  for (const std::string& line : prologue::test::lines_of(page)) {
     if (line.find("```") != std::string::npos) {
       fenced = !fenced;
     } else if (!fenced) {
