@@ -40,9 +40,10 @@ function(prologue_compile_settings target)
   endif()
 endfunction()
 
-# prologue_library(NAME [STATIC] [C_INTERFACE] [PUBLIC_HEADERS file...] DEPENDS target... PRIVATE_DEPENDS target...): prologue_NAME, alias prologue::NAME, from all sources
-# below the folder; static or shared as BUILD_SHARED_LIBS says. PUBLIC_HEADERS are what an installation holds. They are C++17, the sources C++20;
-# the headers of a library that is not installed may be C++20, too. C_INTERFACE: its users may be C, and see nothing of PRIVATE_DEPENDS.
+# prologue_library(NAME [STATIC] [C_INTERFACE] [PUBLIC_HEADERS file...] DEPENDS target... PRIVATE_DEPENDS target...)
+# makes prologue_NAME, alias prologue::NAME, from all sources below the folder; static or shared as BUILD_SHARED_LIBS says. PUBLIC_HEADERS are
+# what an installation holds. They are C++17, the sources C++20; the headers of a library that is not installed may be C++20, too.
+# C_INTERFACE: its users may be C, and see nothing of PRIVATE_DEPENDS.
 function(prologue_library name)
   cmake_parse_arguments(ARG "STATIC;C_INTERFACE" "" "DEPENDS;PRIVATE_DEPENDS;PUBLIC_HEADERS" ${ARGN})
   file(GLOB_RECURSE _sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)

@@ -160,8 +160,8 @@ class Engine {
   void shutdown();
   EngineStats stats() const;
 
-  // Submits all requests, whatever the queue's limit, and steps until they are done. Returns num_samples completions for each request, in order. If a request fails or
-  // is refused, the status of its completions is the error, and they keep what was generated before it.
+  // Submits all requests, whatever the queue's limit, and steps until they are done. Returns num_samples completions for each
+  // request, in order. If a request fails or is refused, the status of its completions is the error, and they keep what was generated before it.
   Result<std::vector<Completion>> generate(std::span<const Request> requests, const GenerationEvents& events = {});
 
   // Log probabilities of `tokens` after `prompt`, in steps of its own, which take turns with those of the requests. Attention reads K and V

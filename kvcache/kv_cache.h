@@ -144,8 +144,9 @@ class PROLOGUE_API KvCache {
   // ---- Growth
 
   // Makes sure that the slots of positions length() .. num_tokens - 1 exist in every group and belong to this sequence alone.
-  // First gives back the pages that no token from position length() on can see (keep_until_released: if it must). A last page that is partly filled and that
-  // others have too (a fork, the prefix index) is replaced by a copy: see copies(). num_tokens <= length(): does nothing.
+  // First gives back the pages that no token from position length() on can see (keep_until_released: if it must). A last page
+  // that is partly filled and that others have too (a fork, the prefix index) is replaced by a copy: see copies(). num_tokens <= length():
+  // does nothing.
   // resource_exhausted: a group has not enough free, cached or given back pages; callers should expect this and handle it.
   // invalid_argument: num_tokens is negative.
   Status reserve(SequenceId sequence, int64_t num_tokens);

@@ -38,8 +38,9 @@ struct StepInputs {
   int64_t num_position_axes = 1;  // more than 1 for MRoPE; rows of positions are position_axis_stride apart
   int64_t position_axis_stride = kUnsetStride;
 
-  // The graph does not read these.
-  int32_t* token_from = nullptr;         // [num_tokens]: the row of the previous step's sampled tokens that the token is; negative = token_ids says it
+  // The graph does not read these two. token_from, [num_tokens]: the row of the previous step's sampled tokens that the token is; negative:
+  // token_ids says it.
+  int32_t* token_from = nullptr;
   SamplingRow* sampling_rows = nullptr;  // [num_logit_rows]
 };
 
@@ -77,8 +78,8 @@ class PROLOGUE_API StepBatch {
 
   void clear();
   // Adds the next sequence of the batch: new tokens at positions first_position, first_position + 1, ..., in the pages of
-  // `block_tables`: as many pointers as there are layer groups. These are their rope positions and their cache positions. The last `num_logit_rows` tokens
-  // get logits.
+  // `block_tables`: as many pointers as there are layer groups. These are their rope positions and their cache positions. The
+  // last `num_logit_rows` tokens get logits.
   //   num_tokens >= 0, 0 <= num_logit_rows <= num_tokens, first_position >= 0, first_position + num_tokens < 2^31, page_size >= 1;
   //   a block table has entries for all of first_position + num_tokens tokens, and pages, not negative, for the new ones
   void add_sequence_of_groups(const int32_t* tokens, int64_t num_tokens, int64_t first_position,

@@ -18,7 +18,8 @@ namespace prologue {
 //   config.json               eos_token_id, where generation_config.json has none
 //
 // BOS is added if tokenizer_config.json has add_bos_token: true, or has no add_bos_token and the template in tokenizer.json begins
-// with a special token; several of them are added all. The same holds for EOS, at the end. A token without a text is unused. Of several named chat templates, the one named 'default' is taken.
+// with a special token; several of them are added all. The same holds for EOS, at the end. A token without a text is unused. Of
+// several named chat templates, the one named 'default' is taken.
 //
 // not_found: there is no tokenizer.json. data_loss: a file is no JSON, is nested deeper than 64, or a part of it is not what it must be.
 // unsupported: a file has more than 256 MiB; or tokenizer.json has a part that is not known here, which the message names.

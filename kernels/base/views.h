@@ -61,7 +61,7 @@ enum class KvScaling : int32_t {
   none = 0,    // float types, and fp8 stored with scale 1
   tensor,      // given: one float32 for K and one for V
   head,        // given: [num_kv_heads] float32 for each of K and V
-  token_head,  // computed when a token is written; [num_pages, page_size, num_kv_heads] float32 for each of K and V; for uint4
+  token_head,  // computed when a token is written; [num_pages, page_size, num_kv_heads] float32 for K and for V; for uint4
                // [num_pages, page_size, num_kv_heads, 2]: scale and zero point
 };
 

@@ -67,8 +67,8 @@
 //   cannot hold is an infinity; a key with a score of -infinity has the weight 0.
 //   16-bit types on CUDA may use tensor cores. They accumulate in float32. Probabilities are rounded to dtype before the second
 //   product; in decode over a quantised cache to float16, whatever dtype is, so what is below 2^-14 of the largest loses digits and what
-//   is up to 2^-25 of it is 0 (docs/numerics.md). The V of a position that one row must not see but another row of the same block needs may be multiplied by 0. Then a NaN
-//   in it reaches both rows. Over a quantised cache with a scale for each token,
+//   is up to 2^-25 of it is 0 (docs/numerics.md). The V of a position that one row must not see but another row of the same
+//   block needs may be multiplied by 0. Then a NaN in it reaches both rows. Over a quantised cache with a scale for each token,
 //     prefill  rounds V to dtype, as a cache of dtype would hold it;
 //     decode   rounds the product of probability and scale to float16, relative to the largest product of the row so far, and keeps
 //              the codes as they are. (q becomes float16, times a power of two for each row that lets its largest element fill
@@ -78,7 +78,8 @@
 //   the first product is rounded, then one fused multiply-add; sum(q) is float32, once for each row. Decode takes
 //   out = (sum_p (w_p * scale of V) * code + sum_p w_p * zero point of V) / sum_p w_p, w_p being exp(score_p - the maximum so far)
 //   (with tensor cores w_p * scale rounded as above in both sums): the second sum is rescaled with the first one when the maximum
-//   changes and when warps are combined, and before a part of a sequence is stored the two are added. Prefill takes V, without tensor cores K too, as fma(code, scale, zero point).
+//   changes and when warps are combined, and before a part of a sequence is stored the two are added. Prefill takes V, without
+//   tensor cores K too, as fma(code, scale, zero point).
 //   The kernels of CUDA: if max_seqlen_q is at most 4, decode runs all sequences. Otherwise decode runs the first num_decode_seqs
 //   and prefill the others, in two launches, and the rows of the first ones have the bits of a call with these sequences alone,
 //   the same max_seq_len and max_seqlen_q = 1.
