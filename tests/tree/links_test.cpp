@@ -1,5 +1,5 @@
 // Pages point at what is there: every relative link leads to a file and, after #, to one of its headings; every path in backticks
-// that begins with a folder of the tree exists. And the README is short.
+// that begins with a folder of the tree exists, and so does every page that code names. And the README is short.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -96,6 +96,40 @@ TEST(Tree, PathsOnPagesExist) {
     }
   }
   EXPECT_GT(count, 30);
+}
+
+// The pages that a line of code names, as "docs/X.md": a comment says where more is written.
+std::vector<std::string> pages_named_in(const std::string& line) {
+  static const std::regex page(R"((?:^|[^A-Za-z0-9_./-])((?:docs|benchmarks|tests|examples)/[A-Za-z0-9_./-]*\.md)\b)");
+  std::vector<std::string> found;
+  if (line.find(".md") == std::string::npos) return found;
+  for (auto it = std::sregex_iterator(line.begin(), line.end(), page); it != std::sregex_iterator(); ++it)
+    found.push_back((*it)[1]);
+  return found;
+}
+
+TEST(Tree, PagesThatCodeNamesExist) {
+  const fs::path root = prologue::test::source_path(".");
+  const auto is_source = [](const fs::path& path) {
+    if (path.parent_path().filename() == "tree") return false;  // tests with names of pages that are not there
+    for (const char* end : {"", ".h", ".c", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake", ".txt"}) {
+      if (path.extension() == end) return true;
+    }
+    return false;
+  };
+  int count = 0;
+  for (const fs::path& source : prologue::test::files_of_tree(is_source)) {
+    for (const std::string& line : prologue::test::lines_of(source)) {
+      for (const std::string& page : pages_named_in(line)) {
+        ++count;
+        EXPECT_TRUE(fs::exists(root / page)) << source << " names " << page;
+      }
+    }
+  }
+  EXPECT_GT(count, 20);
+  EXPECT_EQ(pages_named_in("// measured (docs/tuning/rotary.md), as docs/x.md says."),
+            (std::vector<std::string>{"docs/tuning/rotary.md", "docs/x.md"}));
+  EXPECT_EQ(pages_named_in("https://example.com/docs/x.md and mydocs/x.md"), std::vector<std::string>());
 }
 
 // The words of a page outside of its tables, its code and its comments.
