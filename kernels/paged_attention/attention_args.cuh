@@ -1,4 +1,4 @@
-// What the kernels of attention share: their arguments, and the conversion of a position to its place in the cache.
+// This file has the arguments that all attention kernels have in common, and converts positions to slots of the cache.
 //
 // The rows of a sequence are *packed*: packed row r of kv head g is q head g * group + r % group of query row r / group, so that
 // a block reads a key or a value once for all q heads that share it.
@@ -24,7 +24,7 @@
 
 namespace prologue::cuda {
 
-struct UnitBlocks {
+struct ItemBlocks {
   int first, last;
 };
 
@@ -43,20 +43,20 @@ struct AttentionArgs {
   bool same_rows = false;           // K and V have the same head_dim and strides
   int64_t first_seq = 0;            // prefill: decode runs those before it, in a launch of its own
   int min_tiles = 1;                // decode_mma, decode_mla: of a block
-  int heads_of_block = 1;           // decode_mma: kv heads of each block of a team (decode_tiles.cuh); decode_mla: 1
+  int heads_of_block = 1;           // decode_mma: kv heads of each of the cooperating blocks (decode_tiles.cuh); decode_mla: 1
   int stages = 2;                   // decode_mma: of the rings
   int row_tiles = 0;                // decode, decode_mla: tiles of packed rows per sequence; prefill: the most of all sequences
-  int num_splits = 1;               // decode: blocks that share a sequence
+  int num_splits = 1;               // decode: blocks that a sequence is divided over
   float2* partial_stats = nullptr;  // decode with splits, [block, row of its tile]: maximum and sum, the sum negative for a fault
   float* partial_out = nullptr;     // and [block, row of its tile, v_head_dim]: not yet divided by the sum; prefill_wgmma: both
-  uint32_t* counters = nullptr;     // of blocks, if they may share a tile: zeros before and after
-  UnitBlocks* unit_blocks = nullptr;  // decode_mla, [sequence, tile of rows]: which blocks share it, for the launch that adds up
+  uint32_t* counters = nullptr;     // of blocks, if several may work on one tile: zeros before and after
+  ItemBlocks* item_blocks = nullptr;  // decode_mla, [sequence, tile of rows]: the blocks of a work item, for combine
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Sequences, rows and pages
 
-// The query rows of a sequence; none if its entries in cu_seqlens_q, not checked before this, are not valid.
+// Holds the query rows of a sequence. There are none if its entries in cu_seqlens_q, which nothing has checked before, are not valid.
 struct QueryRows {
   int first = 0;
   int count = 0;
@@ -114,12 +114,12 @@ struct Sequence {
   __device__ int limit(int j) const { return max(0, length - num_rows + j + 1); }
 };
 
-// The first position that a row with this limit attends to.
+// Returns the first position that a row with this limit attends to.
 __device__ inline int lowest(const AttentionArgs& args, int limit) {
   return max((limit - 1) / args.chunk * args.chunk, limit - args.window);
 }
 
-// The positions that a row attends to: `count` from `first` on.
+// A row attends to `count` positions from `first` on.
 struct VisibleKeys {
   int first = 0;
   unsigned count = 0;
@@ -149,11 +149,11 @@ __device__ inline Sequence sequence_at(const AttentionArgs& args, int64_t s) {
 }
 
 // Where a position would be if the sequence's pages were contiguous.
-__device__ inline int place_of(const AttentionArgs& args, int position) { return position % args.ring_size; }
+__device__ inline int logical_slot_of(const AttentionArgs& args, int position) { return position % args.ring_size; }
 
-__device__ inline int page_index(const AttentionArgs& args, int place) { return place / args.page_size; }
+__device__ inline int page_index(const AttentionArgs& args, int logical_slot) { return logical_slot / args.page_size; }
 
-// A token of the cache; the page is negative if there is none.
+// Holds a token's slot in the cache. The page is negative if there is none.
 struct CacheSlot {
   int64_t page;
   int64_t offset;
@@ -161,18 +161,18 @@ struct CacheSlot {
   __device__ int64_t in(const PageStrides& strides) const { return page * strides.page + offset * strides.token; }
 };
 
-__device__ inline CacheSlot cache_slot(const AttentionArgs& args, int page, int place) {
+__device__ inline CacheSlot cache_slot(const AttentionArgs& args, int page, int logical_slot) {
   if (page < 0 || page >= args.p.kv.num_pages) return {-1, 0};
-  return {page, place % args.page_size};
+  return {page, logical_slot % args.page_size};
 }
 
 // exp2(x - maximum) where the maximum may still be that of nothing.
 __device__ inline float weight_of(float x, float maximum) { return exp2f(x - (maximum == -INFINITY ? 0.0f : maximum)); }
 
-// A scaled score with its cap.
+// Returns a scaled score after the soft cap.
 __device__ inline float capped(const AttentionArgs& args, float score) { return args.cap_log2 * tanh_f32(score); }
 
-// The same to about 2^-21 of the cap, in a few instructions: tanh(x) = 1 - 2 / (1 + exp(2 x)). For operands of 16 bits.
+// Does the same in a few instructions, to about 2^-21 of the cap: tanh(x) = 1 - 2 / (1 + exp(2 x)). That is enough for 16-bit operands.
 __device__ inline float capped_roughly(const AttentionArgs& args, float score) {
   constexpr float kTwoLog2E = 2.8853900817779268f;
   return fmaf(-2.0f * args.cap_log2, __fdividef(1.0f, 1.0f + exp2f(kTwoLog2E * score)), args.cap_log2);
@@ -192,7 +192,7 @@ __device__ inline void record_row_fault(const AttentionArgs& args, const Sequenc
                      sequence.too_long ? FaultCode::sequence_too_long : FaultCode::page_out_of_range);
 }
 
-// The rows of a tile, a bit each, that need a position.
+// Returns which rows of a tile see a position, one bit per row.
 template <int kRows>
 __device__ inline uint64_t rows_that_see(const AttentionArgs& args, const Sequence& sequence, int first_packed, int position) {
   uint64_t rows = 0;
@@ -206,7 +206,7 @@ __device__ inline uint64_t rows_that_see(const AttentionArgs& args, const Sequen
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Scales of a quantised cache. Kernels of one format look at that of K alone.
+// Scales of a quantised cache. Kernels for one format look only at the format of K.
 
 // What all positions have in common: 1 where every token has its own.
 __device__ inline float shared_scale(const KvFormat& format, const float* scale, int kv_head) {
@@ -218,7 +218,7 @@ __device__ inline float token_scale(const float* scale, const PageStrides& strid
   return scale[slot.in(strides) + kv_head * strides.head];
 }
 
-// Of uint4: beside the scale.
+// A zero point of uint4 is stored after its scale.
 __device__ inline float token_zero_point(const float* scale, const PageStrides& strides, const CacheSlot& slot, int kv_head) {
   return scale[slot.in(strides) + kv_head * strides.head + 1];
 }

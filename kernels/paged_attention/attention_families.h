@@ -1,5 +1,5 @@
-// The families of kernels of paged attention, a folder each, whose launch_cuda.cu says which calls the family can run and which of its
-// instances is the best for a call, and launches it:
+// The families of kernels of paged attention are a folder each. A family's launch_cuda.cu says which calls the family can run and which of
+// its instances is the best for a call, and launches it:
 //
 //   decode_mla/       latent attention (V is in K) on Hopper: wgmma
 //   decode_mma/       16-bit types of q: mma.sync
@@ -31,9 +31,10 @@ struct AttentionFamily {
   size_t (*shared_bytes)(const Instance& instance);  // of a block, at least
   // Whether the instance can run the call, whatever its num_tokens, num_seqs, max_seqlen_q and max_seq_len are.
   bool (*serves)(const Instance& instance, const PagedAttentionParams& params);
-  // The best instance for the call on a GPU that allows a block so much shared memory; null: none can run it.
+  // Returns the best instance for the call on a GPU that allows a block so much shared memory, or null if none can run it.
   const Instance* (*choose)(const PagedAttentionParams& params, size_t shared_bytes);
-  // Where blocks may share work: enough for any instance that may run such a call, whatever the alignment of its arrays and the GPU are.
+  // Returns the workspace that is enough for any instance that may run such a call with several blocks on one tile or sequence, whatever
+  // the alignment of its arrays and the GPU are.
   int64_t (*workspace_bytes)(const PagedAttentionParams& params);
   // Runs the sequences from first_seq on (decode: all of them). Nothing: the driver takes no tensor map of the strides.
   std::optional<Status> (*run)(const Instance& instance, const PagedAttentionParams& params, int64_t first_seq,
@@ -49,7 +50,7 @@ extern const AttentionFamily<PrefillInstance> kPrefillFamily;  // prefill_mma_ke
 // Multiprocessors of the current device, or 0 if it does not run the kernels with wgmma.
 int64_t wgmma_multiprocessors();
 
-// The first instance of a family's tables that fits; null: none.
+// Returns the first instance of a family's tables that fits, or null.
 template <class Instance, size_t kTables, class Fits>
 const Instance* first_instance(std::span<const Instance> (*const (&tables)[kTables])(), const Fits& fits) {
   for (const InstanceTable<Instance> table : tables) {

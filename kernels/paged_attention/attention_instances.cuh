@@ -1,4 +1,4 @@
-// The tables of kernels that are shipped, one per source file, and what a launch needs to know of each.
+// This file lists the tables of kernels that are shipped, one per source file, and what a launch needs to know of each kernel.
 #pragma once
 
 #include <cuda.h>
@@ -29,7 +29,7 @@ struct DecodeMmaInstance {
   DType k;  // 16 bits: of q and out, too; otherwise these are any type of 16 bits
   DType v;
   int head_dim;   // the largest it serves, of K and V
-  int tile_rows;  // packed rows of a unit
+  int tile_rows;  // packed rows of a work item
   int tile_keys;
   int blocks_per_sm;    // that run at a time
   size_t shared_bytes;  // without the rings
@@ -53,23 +53,23 @@ inline constexpr int kPrefillWgmmaThreads = (kCodes && kHeadDim <= 128) ? 512 : 
 template <int kHeadDim, bool kCodes>
 inline constexpr int kPrefillWgmmaRegisters =  // of a thread at the launch: the most that so many may have
     kPrefillWgmmaThreads<kHeadDim, kCodes> == 512 ? 128 : 168;
-inline constexpr int kPrefillWgmmaRows = 128;        // packed rows of a tile, at most
-inline constexpr int kPrefillWgmmaMaxBoxSlots = 64;  // slots of a page that one copy takes, at most
-inline constexpr int kPrefillWgmmaCodes = 16;        // that a thread takes from the cache at a time
-inline constexpr int kPrefillWgmmaSharers = 6;       // blocks of a cluster, which may share a tile, at most
-inline constexpr int kPrefillWgmmaClusters = 8;      // that may share a tile, at most
-inline constexpr int kPrefillWgmmaWholeTiles = 3;    // so many tiles of keys, or fewer, are not divided
+inline constexpr int kPrefillWgmmaRows = 128;         // packed rows of a tile, at most
+inline constexpr int kPrefillWgmmaMaxBoxSlots = 64;   // slots of a page that one copy takes, at most
+inline constexpr int kPrefillWgmmaCodes = 16;         // that a thread takes from the cache at a time
+inline constexpr int kPrefillWgmmaClusterBlocks = 6;  // blocks of a cluster, at most; they may work on one tile together
+inline constexpr int kPrefillWgmmaClusters = 8;       // clusters that work on one tile together, at most
+inline constexpr int kPrefillWgmmaWholeTiles = 3;     // so many tiles of keys, or fewer, are not divided
 template <int kHeadDim>
 inline constexpr int kPrefillWgmmaKeys = kHeadDim > 128 ? 64 : 128;  // of a tile
 
-// Beside the arguments.
+// The kernel takes these in addition to AttentionArgs.
 struct PrefillWgmmaParams {
   CUtensorMap q;  // [channel, q head, token]; a box: 64 channels of tile_rows packed rows
   CUtensorMap k;  // unless the cache holds codes: [channel, slot, kv head, page]; a box: 64 channels of box_slots slots
   CUtensorMap v;
   Divisor tile_rows;
   int box_slots = 0;
-  int sharers = 0;  // blocks of a cluster; 0: no tile is divided
+  int cluster_blocks = 0;  // blocks of a cluster; 0: no tile is divided
 };
 
 struct PrefillWgmmaInstance {
@@ -85,14 +85,14 @@ struct PrefillWgmmaInstance {
 
 inline constexpr int kDecodeMlaThreads = 384;
 inline constexpr int kDecodeMlaRegisters = 168;  // of a thread at the launch: the most that so many threads may have
-inline constexpr int kDecodeMlaRows = 64;        // packed rows of a unit
+inline constexpr int kDecodeMlaRows = 64;        // packed rows of a work item
 inline constexpr int kDecodeMlaKeys = 64;        // of a tile
 inline constexpr int kDecodeMlaBoxSlots = 16;    // slots of a page that one copy takes
 inline constexpr int kMlaHeadDim = 576;          // of q and K; V is its first channels
 inline constexpr int kMlaValueDim = 512;
 
-// Of MLA, on Hopper. Beside the arguments it takes the cache as TMA sees it: [channel of a panel, slot of 8, panel of 64 channels, 8 slots
-// of a page, page]; a box: kDecodeMlaBoxSlots slots with all their channels.
+// This kernel decodes MLA on Hopper. In addition to AttentionArgs it takes the tensor map of the cache: [channel of a panel, slot of 8,
+// panel of 64 channels, 8 slots of a page, page]. A box is kDecodeMlaBoxSlots slots with all their channels.
 struct DecodeMlaInstance {
   DType dtype;  // of q, the cache and out
   size_t shared_bytes;

@@ -1,5 +1,5 @@
-// What several families of kernels (attention_families.h) need for a launch: sizes of the call, and the kernels' arguments. Internal, for
-// CUDA.
+// This file has what several families of kernels (attention_families.h) need for a launch: sizes of the call, and the kernels' arguments.
+// Internal, for CUDA.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +12,13 @@ namespace prologue::cuda {
 
 inline constexpr int64_t kMultiprocessors = 132;  // that launches fill: a constant, so that every GPU gives the same bits
 inline constexpr int64_t kMaxGrid = INT_MAX;
-// Of a sequence: kernels count them, and the rows of a tile beyond, in an int.
+// Kernels count the packed rows of a sequence, and the rows of a tile beyond the last, in an int.
 inline constexpr int64_t kMaxPackedRows = INT_MAX - 1024;
 inline constexpr int64_t kMaxBoxStride = (int64_t{1} << 40) / 2;  // of TMA, in elements
 
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Query heads that share a kv head.
+// Returns how many query heads use the same kv head.
 inline int64_t group_of(const PagedAttentionParams& params) { return params.num_q_heads / params.kv.num_kv_heads; }
 
 // Query heads of a kv head times rows of a sequence.
@@ -28,7 +28,7 @@ inline int64_t max_packed_rows(const PagedAttentionParams& params) {
 
 inline int64_t largest_head_dim(const PagedAttentionParams& params) { return std::max(params.head_dim, v_head_dim(params.kv)); }
 
-// The most positions that the rows of one sequence see.
+// Returns the most positions that the rows of one sequence see.
 int64_t max_keys(const PagedAttentionParams& params);
 
 inline bool one_format(const PagedKvView& kv) {
@@ -40,7 +40,7 @@ bool groups_are_whole(const PagedAttentionParams& params);
 
 AttentionArgs make_args(const PagedAttentionParams& params);
 
-// Blocks of prefill: one for each kv head and tile of so many packed rows, of the sequences from first_seq on.
+// Returns the number of prefill blocks: one for each kv head and each tile of tile_rows packed rows of the sequences from first_seq on.
 int64_t prefill_blocks(const PagedAttentionParams& params, int64_t first_seq, int64_t tile_rows);
 
 Status too_large(int64_t blocks);

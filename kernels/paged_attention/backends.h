@@ -1,4 +1,4 @@
-// What is behind paged_attention(); its checks are validate() of paged_attention.h. Internal.
+// Internal functions that paged_attention() calls after validate() of paged_attention.h has made all checks.
 //   run_validated   runs a call that validate() accepts; checks nothing
 //   cpu::, cuda::   the backends; the call is valid and not empty, and the types that may be unset are resolved
 #pragma once

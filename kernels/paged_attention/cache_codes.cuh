@@ -1,5 +1,5 @@
-// Elements of a paged cache on the device: eight codes of a quantised type become eight floats, exactly and without a branch, and
-// elements whose type is known at run time only. A code's scale and zero point are not applied here.
+// This file reads elements of a paged cache on the device. Eight codes of a quantised type become eight floats, exactly and without a
+// branch; single elements may have a type that is known only at run time. Nothing here applies a code's scale or zero point.
 #pragma once
 
 #include <type_traits>
@@ -29,7 +29,7 @@ inline constexpr bool kIsFloat = std::is_same_v<C, float> || std::is_same_v<C, _
 template <class C>
 inline constexpr bool kHasZeroPoint = std::is_same_v<C, UInt4> || std::is_same_v<C, AnyElement>;
 
-// Of a word of codes of 8 bits: 0 and 1 (i = 0), or 2 and 3, as two float16, exactly.
+// Converts two codes of a word of 8-bit codes to two float16, exactly: codes 0 and 1 if i = 0, else codes 2 and 3.
 template <DType kType>
 __device__ inline uint32_t halves_of_bytes(uint32_t word, int i) {
   if constexpr (kType == DType::fp8_e4m3) {
@@ -41,13 +41,13 @@ __device__ inline uint32_t halves_of_bytes(uint32_t word, int i) {
   }
 }
 
-// Eight codes as they are in memory: 8 bytes, or 4 of types of 4 bits (in x).
+// Converts eight codes to floats. `codes` is as in memory: 8 bytes, or for 4-bit types 4 bytes (in x).
 template <DType kType>
 __device__ inline void expand_codes(uint2 codes, float* values) {
   const uint32_t words[2] = {codes.x, codes.y};
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    // 2^23 + the code as an unsigned number; subtracting what it is too much leaves the code.
+    // The word is 2^23 + the code as an unsigned number; subtracting the excess leaves the code.
     if constexpr (kType == DType::int8) {
       values[i] = __uint_as_float(__byte_perm(words[i / 4] ^ 0x80808080u, 0x4b000000u, 0x7650u + i % 4)) - 8388736.0f;
     } else if constexpr (kType == DType::int4) {
@@ -63,7 +63,7 @@ __device__ inline void expand_codes(uint2 codes, float* values) {
   }
 }
 
-// Eight codes, as expand_codes takes them, as pairs of float16 in their order, exactly.
+// Converts eight codes, in the layout that expand_codes takes, to pairs of float16 in their order, exactly.
 template <DType kType>
 __device__ inline void expand_to_halves(uint2 codes, uint32_t (&pairs)[4]) {
   if constexpr (dtype_bits(kType) == 4) {
@@ -82,7 +82,7 @@ __device__ inline void expand_to_halves(uint2 codes, uint32_t (&pairs)[4]) {
   }
 }
 
-// kWithUint4: uint4 is one of the types.
+// kWithUint4 says that the type may be uint4.
 template <bool kWithUint4>
 __device__ inline void expand_codes(DType type, uint2 codes, float* values) {
   if (kWithUint4 && type == DType::uint4) return expand_codes<DType::uint4>(codes, values);
@@ -111,7 +111,7 @@ __device__ inline uint2 load_codes(const void* data, int64_t offset, int64_t cou
   return codes;
 }
 
-// A group of a cache of type C: what a lane loads with one instruction. `type` is C's, or the one that AnyElement stands for.
+// A group is what a lane loads from a cache of type C with one instruction. `type` is C's type, or the one that AnyElement is at run time.
 template <class C>
 struct CacheGroup {
   static constexpr int kSize = kGroup<C>;
@@ -137,7 +137,7 @@ struct CacheGroup<Code<kType>> {
   __device__ void expand(float* values, DType) const { expand_codes<kType>(codes, values); }
 };
 
-// Eight elements as they are in memory, so that no load is waited for where it is issued: the second half is of float32 only.
+// Holds eight elements as they are in memory, so that a load is not waited for where it is issued. Only float32 needs the second half.
 template <>
 struct CacheGroup<AnyElement> {
   static constexpr int kSize = 8;
@@ -182,7 +182,7 @@ struct CacheGroup<AnyElement> {
   }
 };
 
-// One element of a cache, without its scale.
+// Returns one element of a cache, without its scale.
 __device__ inline float load_cached(DType type, const void* data, int64_t i) {
   if (dtype_is_activation(type)) return load_element(type, data, i);
   const unsigned char* bytes = static_cast<const unsigned char*>(data);
@@ -190,7 +190,7 @@ __device__ inline float load_cached(DType type, const void* data, int64_t i) {
   return dequantize(bytes[i], 1.0f, type);
 }
 
-// The same, also of uint4.
+// Does the same, and also reads uint4.
 __device__ inline float load_cached_of_any_format(DType type, const void* data, int64_t i) {
   if (type != DType::uint4) return load_cached(type, data, i);
   return static_cast<float>(static_cast<const unsigned char*>(data)[i / 2] >> (i % 2 * 4) & 15);

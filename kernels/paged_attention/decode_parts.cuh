@@ -1,5 +1,5 @@
-// Decode on tensor cores: where several blocks share a unit (decode_tiles.cuh), each leaves its part of the sums in the workspace, and the
-// last of them to arrive, or a second launch, adds up the parts in the order of the keys.
+// Decode on tensor cores, the combination of partial sums. If several blocks work on one work item (decode_tiles.cuh), each stores its
+// partial sums (a *part*) in the workspace. The block that arrives last, or a second launch, adds up the parts in the order of the keys.
 #pragma once
 
 #include <prologue/kernels/base/device/cuda_groups.cuh>
@@ -7,11 +7,11 @@
 
 namespace prologue::cuda {
 
-// Where a share's block leaves its part of a unit that begins in first_share: it has two such units at most, its first and its last.
-// In a team each block has a place of its own there.
-__device__ inline int part_of(int first_share, int share) { return 2 * share + (share == first_share ? 1 : 0); }
+// Returns where the block with this range stores its part of a work item that begins in first_range. A block has at most two such work
+// items, its first and its last. Each of several cooperating blocks has a part of its own.
+__device__ inline int part_of(int first_range, int range) { return 2 * range + (range == first_range ? 1 : 0); }
 
-// Four neighbouring channels of a row of `out`.
+// Stores four neighbouring channels of a row of `out`.
 __device__ inline void store_four(DType type, void* out, int64_t offset, const float (&values)[4]) {
   uint2 words;
   if (type == DType::bf16) {
@@ -22,7 +22,7 @@ __device__ inline void store_four(DType type, void* out, int64_t offset, const f
   *reinterpret_cast<uint2*>(static_cast<uint16_t*>(out) + offset) = words;
 }
 
-// The sums of four channels of a row over parts of a unit.
+// Holds the sums of four channels of a row over some parts of a work item.
 struct PartSums {
   float maximum = -INFINITY;
   float sum = 0.0f;
@@ -30,9 +30,9 @@ struct PartSums {
   float values[4] = {};
 };
 
-// Adds the parts that shares begin to last have of the unit that begins in first_share. Teams are of one block.
+// Adds the parts of the ranges `begin` to `last` of the work item that begins in first_range. No blocks cooperate here.
 template <int kRows>
-__device__ inline void add_parts(const AttentionArgs& args, int first_share, int begin, int last, int row, int d,
+__device__ inline void add_parts(const AttentionArgs& args, int first_range, int begin, int last, int row, int d,
                                  PartSums& sums) {
   constexpr int kAtOnce = 8;  // parts whose loads are in flight together
   for (int first = begin; first <= last; first += kAtOnce) {
@@ -41,7 +41,7 @@ __device__ inline void add_parts(const AttentionArgs& args, int first_share, int
 #pragma unroll
     for (int n = 0; n < kAtOnce; ++n) {
       const bool there = first + n <= last;
-      const int64_t at = int64_t{part_of(first_share, there ? first + n : first)} * kRows + row;
+      const int64_t at = int64_t{part_of(first_range, there ? first + n : first)} * kRows + row;
       stats[n] = there ? __ldcg(&args.partial_stats[at]) : float2{-INFINITY, 0.0f};
       parts[n] = there ? __ldcg(reinterpret_cast<const float4*>(&args.partial_out[at * args.v_head_dim + d])) : float4{};
     }
@@ -66,8 +66,8 @@ __device__ inline void add_parts(const AttentionArgs& args, int first_share, int
   }
 }
 
-// A row of a unit, added up by a warp from the parts that shares first_share to last_share have of it: a lane has four channels of a
-// part, and in heads of up to 64 channels half a warp has a part. The maximum of a part and its sum are one lane's.
+// Holds a row of a work item. A warp adds it up from the parts of the ranges first_range to last_range: each lane has four channels of a
+// part, and with heads of up to 64 channels each half of the warp has a part. One lane has a part's maximum and its sum.
 template <int kRows, int kHeadDim>
 struct RowOfParts {
   static constexpr int kLanes = kHeadDim <= 64 ? 16 : 32;  // of a part
@@ -77,17 +77,17 @@ struct RowOfParts {
   bool fault = false;
   float values[kFours][4] = {};
 
-  __device__ RowOfParts(const AttentionArgs& args, int first_share, int last_share, int row) {
+  __device__ RowOfParts(const AttentionArgs& args, int first_range, int last_range, int row) {
     constexpr int kAtOnce = 32 / kLanes;
     constexpr int kLoads = 128 / (kFours * kRows);  // in flight together: what registers allow
     const int lane = threadIdx.x % 32;
     const int d = lane % kLanes * 4;
-    const auto row_of = [&](int share) {
-      return (part_of(first_share, share) * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x)) * kRows + row;
+    const auto row_of = [&](int range) {
+      return (part_of(first_range, range) * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x)) * kRows + row;
     };
 #pragma unroll 1
-    for (int first = first_share; first <= last_share; first += 32) {
-      const int count = min(32, last_share + 1 - first);
+    for (int first = first_range; first <= last_range; first += 32) {
+      const int count = min(32, last_range + 1 - first);
       const float2 stats = lane < count ? __ldcg(&args.partial_stats[row_of(first + lane)]) : float2{-INFINITY, 0.0f};
       float4 parts[kLoads][kFours];
       const auto load = [&](int begin) {

@@ -1,4 +1,5 @@
-// The launch of a kernel that takes the tiles of decode_tiles.cuh, and what its blocks keep in the workspace. Internal, for CUDA.
+// This file prepares the launch of a kernel that uses the list of tiles of decode_tiles.cuh, and lays out its workspace. Internal, for
+// CUDA.
 #pragma once
 
 #include <cstddef>
@@ -25,11 +26,11 @@ struct DecodeTilesLaunch {
   int64_t min_keys;     // of a block
   int64_t max_blocks;   // that run at a time
   int64_t part_blocks;  // that the workspace has parts for
-  bool counts = true;   // blocks that share a unit count who has arrived
+  bool counts = true;   // blocks of one work item count how many have arrived
 };
 
-// Whether a unit has several tiles, where these are the smallest there are: blocks may share it then.
-bool units_have_several_tiles(const PagedAttentionParams& params);
+// Whether a work item may have several tiles of the smallest size that there is. Several blocks may work on it then.
+bool items_have_several_tiles(const PagedAttentionParams& params);
 
 // Fills in the arguments, and says what the grid is and whether the launch may overlap with the kernel before it.
 Status prepare(const PagedAttentionParams& params, const DecodeTilesLaunch& shape, cudaStream_t stream, AttentionArgs& args,

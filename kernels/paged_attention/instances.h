@@ -1,5 +1,5 @@
-// The kernels of paged attention, for tests. Which kernel runs a call depends on the call's sizes, its types and the GPU; tests
-// must reach every kernel that ships, whatever these are. Internal; only in builds with CUDA. Listing them needs no GPU.
+// This file lists the kernels of paged attention for tests. Which kernel runs a call depends on the call's sizes, its types and the GPU;
+// tests must reach every kernel that ships, whatever these are. Internal; only in builds with CUDA. Listing them needs no GPU.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,13 @@ struct AttentionInstance {
 // All instances that can run the call (which must be valid), whatever its num_tokens, num_seqs, max_seqlen_q and max_seq_len are.
 PROLOGUE_API std::vector<AttentionInstance> instances_of(const PagedAttentionParams& params);
 
-// The names of the instances that paged_attention() uses on a GPU that allows a block `shared_bytes` of shared memory, for the
-// sequences that decode, and for those that prefill runs; empty: there are no such sequences. wgmma: what runs_wgmma() says there.
+// Return the name of the instance that paged_attention() runs on a GPU that allows a block `shared_bytes` of shared memory: for the
+// sequences that decode runs, and for those that prefill runs. The name is empty if there are no such sequences. `wgmma` is what
+// runs_wgmma() returns there.
 PROLOGUE_API std::string chosen_decode_instance(const PagedAttentionParams& params, int64_t shared_bytes, bool wgmma = false);
 PROLOGUE_API std::string chosen_prefill_instance(const PagedAttentionParams& params, int64_t shared_bytes, bool wgmma = false);
 
-// The names of all instances.
+// Returns the names of all instances.
 PROLOGUE_API std::vector<std::string> paged_attention_instances();
 
 // Whether the current device is a Hopper GPU for which the library holds code.

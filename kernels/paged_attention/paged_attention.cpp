@@ -125,8 +125,9 @@ Status add_regions(const PagedAttentionParams& params, Device device, RegionChec
       regions.write(array_region("token_faults", p.token_faults, p.token_faults == nullptr ? 0 : p.num_tokens, 1)));
   PROLOGUE_RETURN_IF_ERROR(
       regions.write(array_region("counters", p.counters, p.counters == nullptr ? 0 : kPagedAttentionCounters, 4)));
-  constexpr int64_t kUnit = 16;  // the size is a multiple of it
-  return regions.write(array_region("workspace", p.workspace, paged_attention_workspace_bytes(p, device) / kUnit, kUnit));
+  constexpr int64_t kGranularity = 16;  // the size is a multiple of it
+  return regions.write(
+      array_region("workspace", p.workspace, paged_attention_workspace_bytes(p, device) / kGranularity, kGranularity));
 }
 
 int64_t paged_attention_workspace_bytes(const PagedAttentionParams& params, Device device) {

@@ -1,5 +1,5 @@
-// Tasks are blocks of query rows: (sequence, kv head, up to block_rows() rows), a row being one q head of one token, so that the
-// q heads that share a kv head share its tiles. For every kTileKeys positions of the cache, in order:
+// A task is a block of query rows: (sequence, kv head, up to block_rows() rows). A row is one q head of one token, so that all q heads of a
+// kv head use the same tiles. For every kTileKeys positions of the cache, in order:
 //   1. scores [rows, keys] = scale * Q K^T, capped: kChunk channels at a time, of which K is gathered from the pages (transposed)
 //      into a float32 tile, quantised numbers multiplied by their scales,
 //   2. online softmax: p = exp(score - running maximum); what was summed under a smaller maximum is scaled down; a sink is the
@@ -51,7 +51,7 @@ bool has_valid_rows(const PagedAttentionParams& p, int64_t s) {
   return first >= 0 && first <= end && end <= p.num_tokens && end - first <= max_rows;
 }
 
-// One sequence of the batch, its indices checked; without rows where they are not valid.
+// Holds one sequence of the batch after its indices are checked. It has no rows if they are not valid.
 struct Sequence {
   int64_t row_begin = 0;    // token index of its first query row
   int64_t num_rows = 0;     // query tokens
@@ -60,7 +60,7 @@ struct Sequence {
   const int32_t* pages = nullptr;
 };
 
-// kUnknownLength if what it follows from is bad.
+// Returns the length of a sequence, or kUnknownLength if the entries that it follows from are bad.
 int64_t sequence_length(const PagedAttentionParams& p, const PageRow& row, int64_t s) {
   return p.seq_lens != nullptr ? p.seq_lens[s] : length_of_pages(row, p.page_table.kv_last_page_len[s], p.kv.page_size);
 }
@@ -98,7 +98,8 @@ void clear_bad_rows(const PagedAttentionParams& p, int64_t s, int64_t kv_head) {
   if (bad_begin >= bad_end && kv_head == 0) record_fault(p.faults, end, FaultCode::query_rows_out_of_range);
 }
 
-// The numbers of a quantised head, without its scale. A table of all codes replaces the branches of the formats by a load.
+// Holds the numbers that the codes of a quantised type stand for, without a scale. A load from the table replaces the branches of the
+// formats.
 class CodeTable {
  public:
   explicit CodeTable(DType type) {
@@ -116,7 +117,7 @@ const CodeTable& code_table(DType type) {
   return tables[static_cast<int>(type) - static_cast<int>(DType::fp8_e4m3)];
 }
 
-// K or V of one head of one layer's cache, as float32.
+// Reads K or V of one head of one layer's cache as float32.
 class HeadReader {
  public:
   HeadReader(const PagedHeads& side, int64_t kv_head)
@@ -134,8 +135,8 @@ class HeadReader {
     }
   }
 
-  // Channels [first, first + count) of token `offset` of `page`: where they are, if they are float32 already, otherwise in
-  // `buffer`. `first` is even.
+  // Returns channels [first, first + count) of token `offset` of `page`: where they are if they are float32 already, otherwise in `buffer`.
+  // `first` is even.
   const float* read(int64_t page, int64_t offset, int64_t first, int64_t count, float* buffer) const {
     const unsigned char* from = data_ + (page * strides_.page + offset * strides_.token + first) * dtype_bits(type_) / 8;
     if (type_ == DType::f32) return reinterpret_cast<const float*>(from);
@@ -197,7 +198,7 @@ void add_products(const float* a, int64_t a_stride, const float* b, int64_t b_st
   }
 }
 
-// The same over all columns (a multiple of kWidth).
+// Does the same over all columns (a multiple of kWidth).
 template <int ROWS>
 void add_products(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t count, float* sums,
                   int64_t sums_stride, int64_t columns) {
@@ -210,7 +211,7 @@ void add_products(const float* a, int64_t a_stride, const float* b, int64_t b_st
   }
 }
 
-// `rows` <= kTileRows of them.
+// Does the same for `rows` rows, at most kTileRows.
 void add_products(int64_t rows, const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t count, float* sums,
                   int64_t sums_stride, int64_t columns) {
   static_assert(kTileRows == 6);
@@ -248,7 +249,7 @@ class BlockAttention {
         group_(p.num_q_heads / p.kv.num_kv_heads),
         v_columns_(columns_of(v_head_dim(p.kv))) {}
 
-  // Rows [begin, end) of the sequence's num_rows * group: those that attend to nothing come first, then runs without a fault.
+  // Runs rows [begin, end) of the sequence's num_rows * group rows. Those that attend to nothing come first, then runs without a fault.
   void run(int64_t begin, int64_t end) {
     int64_t row = begin;
     for (; row < end && limit(row) < 0 && !sequence_.too_long; ++row) clear(row);
@@ -270,14 +271,14 @@ class BlockAttention {
  private:
   int64_t token(int64_t i) const { return sequence_.row_begin + i / group_; }
   int64_t q_head(int64_t i) const { return kv_head_ * group_ + i % group_; }
-  // The last and the first position that a row attends to.
+  // limit() is the last position that a row attends to, lowest() the first.
   int64_t limit(int64_t i) const { return sequence_.first_limit + i / group_; }
   int64_t lowest(int64_t i) const {
     const int64_t of_window = p_.window > 0 ? limit(i) - p_.window + 1 : 0;
     const int64_t of_chunk = p_.chunk > 0 ? limit(i) / p_.chunk * p_.chunk : 0;
     return std::max({int64_t{0}, of_window, of_chunk});
   }
-  int64_t place(int64_t position) const { return p_.ring_size > 0 ? position % p_.ring_size : position; }
+  int64_t logical_slot(int64_t position) const { return p_.ring_size > 0 ? position % p_.ring_size : position; }
   // How many positions, from this one on, are adjacent in a page.
   int64_t run_length(int64_t at) const {
     const int64_t in_page = p_.kv.page_size - at % p_.kv.page_size;
@@ -289,7 +290,7 @@ class BlockAttention {
   T* out_row(int64_t i) const {
     return static_cast<T*>(p_.out.data) + token(i) * p_.out.token_stride + q_head(i) * p_.out.head_stride;
   }
-  // -infinity for none.
+  // Returns the sink of a row's head, or -infinity if there is none.
   float sink(int64_t i) const {
     if (p_.sinks == nullptr) return -kInfinity;
     if (p_.sinks_type == DType::f32) return static_cast<const float*>(p_.sinks)[q_head(i)];
@@ -297,10 +298,10 @@ class BlockAttention {
   }
   void clear(int64_t i) const { std::fill_n(out_row(i), v_head_dim(p_.kv), T{}); }
 
-  // Asked row after row: every position is looked at once.
+  // Whether a row needs a page that does not exist. Called for one row after the other, so every position is looked up once.
   bool needs_bad_page(int64_t i) {
     while (checked_ < limit(i)) {
-      const int64_t at = place(checked_ + 1);
+      const int64_t at = logical_slot(checked_ + 1);
       const int32_t page = sequence_.pages[at / p_.kv.page_size];
       checked_ = std::min(checked_ + run_length(at), limit(i));
       if (page < 0 || page >= p_.kv.num_pages) last_bad_ = checked_;
@@ -364,16 +365,16 @@ class BlockAttention {
 
   // Where keys [first, last) of the tile at `position` are.
   void find_keys(int64_t position, int64_t first, int64_t last) {
-    int64_t at = place(position + first), left = run_length(at);
+    int64_t at = logical_slot(position + first), left = run_length(at);
     for (int64_t key = first; key < last; ++key) {
       pages_[key] = sequence_.pages[at / p_.kv.page_size];
       offsets_[key] = static_cast<int32_t>(at % p_.kv.page_size);
       ++at;
-      if (--left == 0) at = place(position + key + 1), left = run_length(at);
+      if (--left == 0) at = logical_slot(position + key + 1), left = run_length(at);
     }
   }
 
-  // Channels of the block's queries; they stay where one chunk is all there is.
+  // Converts channels of the block's queries to float32. They stay in q_ if the head has only one chunk.
   void widen_queries(int64_t begin, int64_t rows, int64_t channel, int64_t count) {
     if (q_chunk_ == channel) return;
     q_chunk_ = channel;

@@ -29,7 +29,7 @@ PagedAttentionParams decode_part(const PagedAttentionParams& params) {
   return p;
 }
 
-// In the order of preference: tensor cores where the call allows them, and those of Hopper first.
+// The families are in the order of preference: tensor cores if the call allows them, and those of Hopper first.
 constexpr auto kDecodeFamilies = std::tie(kDecodeMlaFamily, kDecodeMmaFamily, kDecodeFamily);
 constexpr auto kPrefillFamilies = std::tie(kPrefillWgmmaFamily, kPrefillFamily);
 
@@ -48,7 +48,7 @@ void take_first(const Families& families, const PagedAttentionParams& params, co
   std::apply([&](const auto&... family) { static_cast<void>((takes(family) || ...)); }, families);
 }
 
-// Nothing: no family can run the call.
+// Runs the call with the first family that can. Returns nothing if no family can run it.
 template <class Families>
 std::optional<Status> run_first(const Families& families, const PagedAttentionParams& params, const Gpu& gpu, int64_t first_seq,
                                 cudaStream_t stream) {
@@ -109,7 +109,7 @@ Status paged_attention(const PagedAttentionParams& params, const Execution& exec
 }
 
 int64_t paged_attention_workspace_bytes(const PagedAttentionParams& params) {
-  if (params.batch_invariant || !units_have_several_tiles(params)) return 0;
+  if (params.batch_invariant || !items_have_several_tiles(params)) return 0;
   int64_t bytes = 0;
   for_each_family([&](const auto& family) { bytes = std::max(bytes, family.workspace_bytes(params)); });
   return bytes;

@@ -1,4 +1,4 @@
-// The arrays of paged attention, for code that checks several operations together (layers/attention_layer).
+// This file lists the arrays of paged attention, for code that checks several operations together (layers/attention_layer).
 #pragma once
 
 #include <prologue/kernels/base/host/view_checks.h>

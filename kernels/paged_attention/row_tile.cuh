@@ -1,11 +1,11 @@
-// Prefill: the tiles of packed rows of a launch, and which sequence each belongs to.
+// This file finds the tiles of packed rows of a prefill launch, and the sequence that each of them belongs to.
 #pragma once
 
 #include <prologue/kernels/paged_attention/attention_args.cuh>
 
 namespace prologue::cuda {
 
-// The tile of packed rows that a prefill block works on.
+// Describes the tile of packed rows that a prefill block works on.
 struct RowTile {
   Sequence sequence;
   int64_t sequence_index = 0;
@@ -15,7 +15,7 @@ struct RowTile {
   int last_limit = 0;   // and its last row
 };
 
-// The tiles that sequence s needs: for its rows, and one where there are rows to clear. `tile_rows`: an int, or a Divisor.
+// Returns how many tiles sequence s needs for its rows; it needs one if there are only rows to clear. `tile_rows` is an int or a Divisor.
 template <class TileRows>
 __device__ inline int row_tiles_of(const AttentionArgs& args, int64_t s, TileRows tile_rows) {
   if (s >= args.p.num_seqs) return 0;
@@ -24,9 +24,9 @@ __device__ inline int row_tiles_of(const AttentionArgs& args, int64_t s, TileRow
   return has_bad_rows(rows, s) ? max(tiles, 1) : tiles;
 }
 
-// Tile `index` of the launch, for a warp. Tiles are assigned to its sequences in order: a warp-wide running sum over cu_seqlens_q
-// finds whose tile it is. False if there are not so many. The tiles of 32 sequences are counted in an int: a tile has 64 rows or more, and
-// rows are fewer than 2^31.
+// Finds tile `index` of the launch, called by every thread of a warp. Tiles are assigned to the sequences in order, so a running sum over
+// cu_seqlens_q within the warp finds the tile's sequence. Returns false if there are not so many tiles. The tiles of 32 sequences are
+// counted in an int: a tile has 64 rows or more, and there are fewer than 2^31 rows.
 template <class TileRows>
 __device__ inline bool find_tile(const AttentionArgs& args, int index, TileRows tile_rows, RowTile& tile) {
   const PagedAttentionParams& p = args.p;

@@ -1,4 +1,4 @@
-// What the kernels with wgmma share.
+// This file has what all kernels with wgmma use.
 #pragma once
 
 #include <cstdint>

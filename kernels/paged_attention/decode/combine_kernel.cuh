@@ -1,4 +1,4 @@
-// The parts of a sequence's splits, added up.
+// This kernel adds up the parts that the splits of a sequence have left.
 #pragma once
 
 #include <prologue/kernels/paged_attention/attention_args.cuh>
@@ -8,7 +8,7 @@ namespace prologue::cuda {
 
 inline constexpr int kCombineThreads = 256;
 
-// A block = one packed row of one kv head of one sequence. Each warp sums every 8th split, a lane every 32nd channel.
+// A block works on one packed row of one kv head of one sequence. Each warp adds every 8th split, each lane every 32nd channel.
 template <int kHeadDim, int kRows>
 __global__ void __launch_bounds__(kCombineThreads, 4) combine_kernel(const __grid_constant__ AttentionArgs args) {
   constexpr int kWarps = kCombineThreads / 32;

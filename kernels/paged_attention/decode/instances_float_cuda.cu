@@ -2,7 +2,7 @@
 
 namespace prologue::cuda {
 
-// float32 for q and the cache.
+// These read float32 q and a float32 cache.
 std::span<const DecodeInstance> decode_instances_of_floats() {
   static constexpr DecodeInstance kInstances[] = {
       decode_instance<float, 64, 4>(DType::f32),  decode_instance<float, 64, 8>(DType::f32),

@@ -2,7 +2,7 @@
 
 namespace prologue::cuda {
 
-// Heads of up to 576 channels, as MLA has: 24 channels a lane.
+// These serve heads of up to 576 channels, as MLA has, with 24 channels per lane.
 std::span<const DecodeInstance> decode_instances_of_large_heads() {
   static constexpr DecodeInstance kInstances[] = {
       decode_instance<float, 768, 2>(DType::f32),        decode_instance<__nv_bfloat16, 768, 2>(DType::bf16),

@@ -1,5 +1,5 @@
-// A block = kRows packed rows of one kv head of one sequence, over one split of its keys; then combine_kernel, a block per packed
-// row. kLanes lanes, each with a group or more of the channels, form a group (`stream` in the code) that takes every kStreams-th
+// A block works on kRows packed rows of one kv head of one sequence, over one split of its keys; then combine_kernel runs a block per
+// packed row. A group of kLanes lanes (`lane_group` in the code), each with one or more groups of the channels, takes every kLaneGroups-th
 // key.
 #pragma once
 
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<C, kHeadDim
                                                  kv_head,
                                                  channel,
                                                  static_cast<int>(threadIdx.x) / Shape::kLanes,
-                                                 lane % Shape::kRowLanes / Shape::kSharers * Shape::kOwned,
+                                                 lane % Shape::kRowLanes / Shape::kLanesPerScore * Shape::kOwned,
                                                  first_packed,
                                                  end,
                                                  kv_head * kv.k.strides.head + channel,

@@ -1,4 +1,4 @@
-// The keys and values of a step of decode, from the cache to registers.
+// Decode loads the keys and values of a step from the cache to registers.
 #pragma once
 
 #include <type_traits>
@@ -10,12 +10,12 @@ namespace prologue::cuda {
 
 inline constexpr int kDecodeThreads = 128;
 
-// Keys of a stream in one step, their loads in flight together: as many as the registers of the blocks of an SM hold.
+// A lane group has so many keys of a step, whose loads are in flight together: as many as the registers of the blocks of an SM hold.
 template <class C, int kRows, int kChannels>
 inline constexpr int kKeysAhead =
     !std::is_same_v<C, AnyElement> && (kRows * kChannels <= 16 || (!kIsFloat<C> && kChannels == 8)) ? 4 : 2;
 
-// How the threads of a block share out channels, keys and scores. C: what the cache holds, or AnyElement.
+// Says how channels, keys and scores are divided over the threads of a block. C is what the cache holds, or AnyElement.
 template <class C, int kHeadDim, int kRows>
 struct DecodeShape {
   static constexpr bool kScaled = !kIsFloat<C>;
@@ -26,16 +26,16 @@ struct DecodeShape {
   static constexpr int kLanes = kHeadDim / kSize < 32 ? kHeadDim / kSize : 32;
   static constexpr int kChannels = kHeadDim / kLanes;
   static constexpr int kPieces = kChannels / kSize;
-  static constexpr int kStreams = kDecodeThreads / kLanes;
+  static constexpr int kLaneGroups = kDecodeThreads / kLanes;
   static constexpr int kKeys = kKeysAhead<C, kRows, kChannels>;
-  static constexpr int kStep = kStreams * kKeys;
+  static constexpr int kStep = kLaneGroups * kKeys;
   static constexpr int kScores = kRows * kKeys;
-  static constexpr int kOwned = kScores > kLanes ? kScores / kLanes : 1;    // scores of a lane
-  static constexpr int kSharers = kLanes > kScores ? kLanes / kScores : 1;  // lanes with the same score
-  static constexpr int kRowLanes = kLanes / kRows;                          // lanes with the same row
+  static constexpr int kOwned = kScores > kLanes ? kScores / kLanes : 1;          // scores of a lane
+  static constexpr int kLanesPerScore = kLanes > kScores ? kLanes / kScores : 1;  // lanes with the same score
+  static constexpr int kRowLanes = kLanes / kRows;                                // lanes with the same row
 };
 
-// Where a thread reads in the cache, and in which format.
+// Says where a thread reads in the cache, and in which format.
 template <class C, int kHeadDim, int kRows>
 struct DecodeCache {
   using Shape = DecodeShape<C, kHeadDim, kRows>;
@@ -43,7 +43,7 @@ struct DecodeCache {
   const Sequence& sequence;
   int kv_head;
   int channel;  // this lane's first
-  int stream;
+  int lane_group;
   int own_key;  // of a step: the first whose score is this lane's
   int first_packed;
   int end;
@@ -59,18 +59,18 @@ struct DecodeCache {
   __device__ __forceinline__ static bool zero_point(const KvFormat& format) {
     return kHasZeroPoint<C> && format.type == DType::uint4;
   }
-  __device__ __forceinline__ int position(int base, int key) const { return base + key * Shape::kStreams + stream; }
+  __device__ __forceinline__ int position(int base, int key) const { return base + key * Shape::kLaneGroups + lane_group; }
 
   __device__ __forceinline__ void load_pages(int base, int (&pages)[Shape::kKeys]) const {
 #pragma unroll
     for (int u = 0; u < Shape::kKeys; ++u) {
       const int at = position(base, u);
-      pages[u] = at < end ? sequence.pages[page_index(args, place_of(args, at))] : -1;
+      pages[u] = at < end ? sequence.pages[page_index(args, logical_slot_of(args, at))] : -1;
     }
   }
 };
 
-// What a stream reads in a step.
+// Holds what a lane group reads in a step.
 template <class C, int kHeadDim, int kRows>
 struct DecodeKeys {
   using Shape = DecodeShape<C, kHeadDim, kRows>;
@@ -84,7 +84,7 @@ struct DecodeKeys {
   float v_zero_point[Shape::kOwned];
   unsigned there = 0;  // a bit per key
 
-  // Sets the bits of rows in `faulty` that see a key whose page is none.
+  // Sets the bits in `faulty` of the rows that see a key without a page.
   __device__ __forceinline__ DecodeKeys(const Cache& cache, int base, const int (&pages)[Shape::kKeys], unsigned& faulty) {
     if (cache.args.whole_groups) {  // branch outside the loop: the loads of all keys are issued before the first wait
       load(cache, base, pages, std::true_type(), faulty);
@@ -103,7 +103,7 @@ struct DecodeKeys {
 #pragma unroll
     for (int u = 0; u < Shape::kKeys; ++u) {
       const int position = cache.position(base, u);
-      const CacheSlot slot = cache_slot(args, pages[u], place_of(args, position));
+      const CacheSlot slot = cache_slot(args, pages[u], logical_slot_of(args, position));
       const bool exists = slot.page >= 0;
       there |= static_cast<unsigned>(exists) << u;
       if (position < cache.end && !exists) {
@@ -134,7 +134,7 @@ struct DecodeKeys {
       int page = -1;
 #pragma unroll
       for (int u = 0; u < Shape::kKeys; ++u) page = cache.own_key + i == u ? pages[u] : page;
-      const CacheSlot slot = cache_slot(cache.args, page, place_of(cache.args, cache.position(base, cache.own_key + i)));
+      const CacheSlot slot = cache_slot(cache.args, page, logical_slot_of(cache.args, cache.position(base, cache.own_key + i)));
       const bool exists = slot.page >= 0;
       const auto scale = [&](const PagedHeads& side, const KvFormat& format) {
         return cache.per_token(format) && exists ? token_scale(side.scale, side.scale_strides, slot, cache.kv_head) : 1.0f;

@@ -38,7 +38,7 @@ bool serves(const DecodeInstance& instance, const PagedAttentionParams& params) 
   return instance.cache == DType::unset || (instance.cache == kv.k.format.type && one_format(kv));
 }
 
-// The smallest instance that serves the heads, with as many rows as there are, or the fewest beyond.
+// Returns the smallest instance that serves the heads and has as many rows as there are, or the fewest beyond.
 const DecodeInstance* choose(const PagedAttentionParams& params, size_t) {
   const int preferred_rows = max_packed_rows(params) <= 4 ? 4 : 8;
   const DecodeInstance* found = nullptr;

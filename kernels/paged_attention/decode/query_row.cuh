@@ -1,4 +1,4 @@
-// A row of q in registers, and sums of products over the lanes that share it.
+// This file has a row of q in registers, and sums of products over the lanes that have parts of it.
 #pragma once
 
 #include <prologue/kernels/paged_attention/attention_args.cuh>
@@ -6,9 +6,8 @@
 
 namespace prologue::cuda {
 
-// Adds values[i] over kLanes lanes and deals the totals out: lane l is left with those from l * N / kLanes on (with more lanes
-// than values, neighbours share one). This takes half the shuffles of adding each value separately, and later steps run once per
-// value.
+// Adds values[i] over kLanes lanes and distributes the totals: lane l gets those from l * N / kLanes on (with more lanes than values,
+// neighbours get the same one). This takes half the shuffles of adding each value separately, and later steps run once per value.
 template <int kLanes, int N, int kSize>
 __device__ inline void add_and_deal(float (&values)[kSize], int lane) {
   if constexpr (kLanes > 1) {

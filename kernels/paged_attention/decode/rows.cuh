@@ -1,4 +1,4 @@
-// What a thread has of the packed rows of a block: a part of their queries and results, and the softmax of one of them.
+// This file has what a thread holds of the packed rows of a block: a part of their queries and results, and the softmax of one of them.
 #pragma once
 
 #include <prologue/kernels/paged_attention/attention_args.cuh>
@@ -8,7 +8,7 @@
 
 namespace prologue::cuda {
 
-// The sums of a block's warps.
+// The warps of a block leave their sums here.
 template <class C, int kHeadDim, int kRows>
 struct DecodeSums {
   static constexpr int kWarps = kDecodeThreads / 32;
@@ -62,16 +62,16 @@ __device__ __forceinline__ void store_rows(const AttentionArgs& args, const Sequ
   }
 }
 
-// The scores of a step are distributed over the lanes of the stream, so a lane keeps the softmax of one row, own_row, with a maximum that all
-// streams of the warp share. Scales of a quantised cache multiply scores and weights. Zero points are applied through sums: that of a row of q
-// for K, that of the weights times zero points for V, which is one more number that every row accumulates.
+// The scores of a step are distributed over the lanes of a lane group, so a lane keeps the softmax of one row, own_row, with a maximum that
+// is the same in all lane groups of the warp. Scales of a quantised cache multiply scores and weights. Zero points are applied through
+// sums: that of a row of q for K, that of the weights times zero points for V, which is one more number that every row accumulates.
 template <class C, int kHeadDim, int kRows>
 struct DecodeRows {
   using Shape = DecodeShape<C, kHeadDim, kRows>;
   using Cache = DecodeCache<C, kHeadDim, kRows>;
   static constexpr bool kScaled = Shape::kScaled;
   static constexpr int kLanes = Shape::kLanes, kChannels = Shape::kChannels, kKeys = Shape::kKeys, kScores = Shape::kScores;
-  static constexpr int kOwned = Shape::kOwned, kSharers = Shape::kSharers, kRowLanes = Shape::kRowLanes;
+  static constexpr int kOwned = Shape::kOwned, kLanesPerScore = Shape::kLanesPerScore, kRowLanes = Shape::kRowLanes;
 
   const AttentionArgs& args;
   int lane;
@@ -85,9 +85,9 @@ struct DecodeRows {
   float sum = 0.0f;
   float zero_sum = 0.0f;  // of the weights times the zero points of V
 
-  __device__ __forceinline__ DecodeRows(const Cache& cache, int lane_of_stream)
+  __device__ __forceinline__ DecodeRows(const Cache& cache, int lane_of_group)
       : args(cache.args),
-        lane(lane_of_stream),
+        lane(lane_of_group),
         own_row(lane / kRowLanes),
         visible(args, limit_of(cache, cache.first_packed + own_row)),
         score_scale(args.score_scale) {
@@ -116,7 +116,7 @@ struct DecodeRows {
     }
   }
 
-  // The keys of a step, from position `base` on.
+  // Adds the keys of a step, from position `base` on.
   __device__ __forceinline__ void add(const Cache& cache, const DecodeKeys<C, kHeadDim, kRows>& keys, int base) {
     float score[kScores];
     multiply(cache, keys, score);
@@ -132,7 +132,7 @@ struct DecodeRows {
       new_maximum = fmaxf(new_maximum, score[i]);
     }
 #pragma unroll
-    for (int offset = kSharers; offset < 32; offset *= 2) {
+    for (int offset = kLanesPerScore; offset < 32; offset *= 2) {
       if (offset < kRowLanes || offset >= kLanes)
         new_maximum = fmaxf(new_maximum, __shfl_xor_sync(0xffffffffu, new_maximum, offset));
     }
@@ -160,10 +160,10 @@ struct DecodeRows {
     accumulate(cache, keys, score);
   }
 
-  // The streams of a warp, and then the warps of the block, in a fixed order.
+  // Adds up the lane groups of each warp, and leaves the result for the sum over the warps of the block. The order is fixed.
   __device__ __forceinline__ void leave(DecodeSums<C, kHeadDim, kRows>& sums, int channel) {
 #pragma unroll
-    for (int offset = kSharers; offset < 32; offset *= 2) {
+    for (int offset = kLanesPerScore; offset < 32; offset *= 2) {
       if (offset < kRowLanes || offset >= kLanes) {
         sum += __shfl_xor_sync(0xffffffffu, sum, offset);
         if constexpr (kHasZeroPoint<C>) zero_sum += __shfl_xor_sync(0xffffffffu, zero_sum, offset);

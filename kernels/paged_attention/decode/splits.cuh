@@ -1,4 +1,4 @@
-// How decode divides the keys of a sequence over blocks.
+// Decode divides the keys of a sequence into splits, one for each block.
 #pragma once
 
 #include <prologue/kernels/paged_attention/attention_args.cuh>
@@ -7,8 +7,8 @@ namespace prologue::cuda {
 
 inline constexpr int kSplitGranularity = 32;  // a split is a multiple of this many keys
 
-// The keys of one sequence and how they are divided into splits; a function of its length and the launch, so both kernels derive
-// the same.
+// Says how the keys of one sequence are divided into splits. It depends only on the sequence's length and the launch, so both kernels
+// derive the same splits.
 struct Splits {
   int begin;  // the first position that any row sees
   int size;   // positions of a split

@@ -1,5 +1,5 @@
-// A consumer of decode_mla_kernel, a warpgroup: the scores of every other tile, and half of the output's channels. Lane l of a warp has its rows
-// l / 4 and l / 4 + 8, called halves.
+// A consumer of decode_mla_kernel is a warpgroup. It computes the scores of every other tile, and half of the output's channels. Lane l of
+// a warp has the rows l / 4 and l / 4 + 8 of the warp, called halves.
 #pragma once
 
 #include <cuda_pipeline_primitives.h>
@@ -26,7 +26,7 @@ struct MlaConsumer {
   const int thread = static_cast<int>(threadIdx.x);  // of the consumers
   const int consumer = __shfl_sync(0xffffffffu, thread / kWarpgroup, 0);
   const int lane = thread % 32;
-  const int first_row = thread % kWarpgroup / 32 * 16 + lane / 4;  // of the unit; the other half: + 8
+  const int first_row = thread % kWarpgroup / 32 * 16 + lane / 4;  // of the work item; the other half: + 8
   const float score_scale;
   const uint64_t q_rows;
   const uint64_t k_rows;
@@ -38,7 +38,7 @@ struct MlaConsumer {
   float out[kOwnChannels / 2];      // the same of channels
   uint32_t weights[kKeys / 16][4];  // of keys: what the scores become
 
-  // Of a unit
+  // These belong to one work item.
   float shift[2];  // the maximum, scaled: a weight is 2^(score * score_scale - shift)
   float sum[2];
   bool fault[2];
@@ -63,7 +63,7 @@ struct MlaConsumer {
       if (work.sequence.bad_rows && work.begins && work.first_packed == 0) {
         clear_bad_rows(args, work.sequence_index, 0, thread, kMlaConsumers);
       }
-      meet();  // both are done with the unit before
+      meet();  // both are done with the previous work item
       begin(work);
       int first_key = work.position;
 #pragma unroll 1
@@ -77,14 +77,14 @@ struct MlaConsumer {
         first_key += kKeys;
       }
       end_sums(work);
-      if (args.unit_blocks != nullptr && thread == 0 && work.begins) {
-        args.unit_blocks[work.sequence_index * args.row_tiles + work.first_packed / kRows] = {work.first_block, work.last_block};
+      if (args.item_blocks != nullptr && thread == 0 && work.begins) {
+        args.item_blocks[work.sequence_index * args.row_tiles + work.first_packed / kRows] = {work.first_block, work.last_block};
       }
       if (work.first_block == work.last_block) {
         store(work);
       } else {
         store_part(work);
-        if (args.unit_blocks == nullptr) add_up_parts(work);
+        if (args.item_blocks == nullptr) add_up_parts(work);
       }
       shared.work_empty[work_at.index].arrive();
     }
@@ -96,7 +96,7 @@ struct MlaConsumer {
     shared.both_there.wait(meetings++ % 2);
   }
 
-  // q of the unit, by both consumers, and what its rows see.
+  // Copies q of the work item, together with the other consumer, and finds which positions its rows see.
   __device__ __forceinline__ void begin(const MlaWork& work) {
     const PagedAttentionParams& p = args.p;
     const Sequence& sequence = work.sequence;
@@ -167,7 +167,7 @@ struct MlaConsumer {
     sync_barrier(kMlaConsumerBarrier + consumer, kWarpgroup);
   }
 
-  // Of a tile of this consumer's stage: the weights, which the other one reads there.
+  // Computes the weights of a tile of this consumer's stage, and leaves them there for the other consumer.
   __device__ __forceinline__ void take_scores(const MlaWork& work, int first_key) {
     unsigned char* const stage = shared.k[at.index];
     shared.k_full[at.index].wait(at.phase);
@@ -224,7 +224,7 @@ struct MlaConsumer {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         weights[n][i] = pack<T>(score[8 * n + 2 * i], score[8 * n + 2 * i + 1]);
-        *reinterpret_cast<uint32_t*>(stage + Shared::weights_place(first_row + i % 2 * 8, 2 * n + i / 2) + lane % 4 * 4) =
+        *reinterpret_cast<uint32_t*>(stage + Shared::weights_offset(first_row + i % 2 * 8, 2 * n + i / 2) + lane % 4 * 4) =
             weights[n][i];
       }
     }
@@ -242,14 +242,14 @@ struct MlaConsumer {
     for (int half = 0; half < 2; ++half) sum[half] += added[half];
   }
 
-  // Of a tile of the other consumer's stage.
+  // Reads the weights of a tile of the other consumer's stage.
   __device__ __forceinline__ void take_weights() {
     shared.k_full[at.index].wait(at.phase);
     shared.p_full[at.index].wait(at.phase);
     const unsigned char* const stage = shared.k[at.index];
     const int row = thread % kWarpgroup / 32 * 16 + lane % 16;
 #pragma unroll
-    for (int n = 0; n < kKeys / 16; ++n) load_matrices(weights[n], stage + Shared::weights_place(row, 2 * n + lane / 16));
+    for (int n = 0; n < kKeys / 16; ++n) load_matrices(weights[n], stage + Shared::weights_offset(row, 2 * n + lane / 16));
     float rescale[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -259,7 +259,7 @@ struct MlaConsumer {
     rescale_sums(rescale);
   }
 
-  // The sums of the weights of both consumers' tiles.
+  // Adds up the weights of the tiles of both consumers.
   __device__ __forceinline__ void end_sums(const MlaWork& work) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

@@ -1,11 +1,12 @@
-// The producer of decode_mla_kernel, a warp: finds the work, and brings its keys by TMA.
+// The producer of decode_mla_kernel is a warp. It finds the work, and loads its keys by TMA.
 #pragma once
 
 #include <prologue/kernels/paged_attention/decode_mla/work.cuh>
 
 namespace prologue::cuda {
 
-// A lane has 16 keys, and their page, which is -1, outside of the tensor, if no row of the unit needs them, or if there is no such page.
+// Each lane has 16 keys and their page. The page is -1, which is outside of the tensor, if no row of the work item needs them, or if there
+// is no such page.
 struct MlaBox {
   int page = -1;
   int slot = 0;
@@ -15,8 +16,8 @@ struct MlaBox {
 __device__ inline MlaBox mla_box_at(const AttentionArgs& args, const MlaWork& work, int position) {
   MlaBox box;
   if (max(position, work.first_key) < min(position + kDecodeMlaBoxSlots, work.key_limit)) {
-    const int place = place_of(args, position);
-    const CacheSlot slot = cache_slot(args, work.sequence.pages[page_index(args, place)], place);
+    const int logical_slot = logical_slot_of(args, position);
+    const CacheSlot slot = cache_slot(args, work.sequence.pages[page_index(args, logical_slot)], logical_slot);
     box.page = static_cast<int>(slot.page);
     box.slot = static_cast<int>(slot.offset);
     box.bad = slot.page < 0;
@@ -25,8 +26,8 @@ __device__ inline MlaBox mla_box_at(const AttentionArgs& args, const MlaWork& wo
 }
 
 template <class T>
-__device__ inline void produce_mla(const AttentionArgs& args, const CUtensorMap& map, MlaShared<T>& shared, const Share& share,
-                                   TileCursor<kDecodeMlaRows, kDecodeMlaKeys>& cursor) {
+__device__ inline void produce_mla(const AttentionArgs& args, const CUtensorMap& map, MlaShared<T>& shared,
+                                   const TileRange& range, TileCursor<kDecodeMlaRows, kDecodeMlaKeys>& cursor) {
   using Shared = MlaShared<T>;
   constexpr int kBoxes = Shared::kKeys / kDecodeMlaBoxSlots;  // of a tile
   constexpr int kTilesAtOnce = 32 / kBoxes;                   // whose pages a warp knows
@@ -34,13 +35,13 @@ __device__ inline void produce_mla(const AttentionArgs& args, const CUtensorMap&
   bool waiting = args.p.past_is_ready;  // for the previous kernels
   RingPlace<2> work_at, at;
 
-  for (int64_t next = share.begin;; work_at.advance()) {
+  for (int64_t next = range.begin;; work_at.advance()) {
     MlaWork& work = shared.work[work_at.index];
-    const int tiles = static_cast<int>(min(share.end - next, int64_t{cursor.of_sequence.tiles - cursor.tile}));
+    const int tiles = static_cast<int>(min(range.end - next, int64_t{cursor.of_sequence.tiles - cursor.tile}));
     shared.work_empty[work_at.index].wait(work_at.phase ^ 1);
     if (lane == 0) {
       work = MlaWork();
-      if (next < share.end) {
+      if (next < range.end) {
         work.sequence = cursor.sequence;
         work.sequence_index = cursor.s;
         work.tiles = tiles;
@@ -51,14 +52,14 @@ __device__ inline void produce_mla(const AttentionArgs& args, const CUtensorMap&
           work.first_key = lowest(args, cursor.sequence.limit(work.first_packed / args.group));
           work.key_limit = cursor.sequence.limit((work.first_packed + work.rows - 1) / args.group);
         }
-        work.first_block = static_cast<int>(quotient(cursor.first, share.size));
-        work.last_block = static_cast<int>(quotient(cursor.first + cursor.of_sequence.tiles - 1, share.size));
+        work.first_block = static_cast<int>(quotient(cursor.first, range.size));
+        work.last_block = static_cast<int>(quotient(cursor.first + cursor.of_sequence.tiles - 1, range.size));
         work.begins = cursor.tile == 0;
       }
       shared.work_full[work_at.index].arrive();
     }
     __syncwarp();
-    if (next >= share.end) return;
+    if (next >= range.end) return;
 
     MlaBox box;
     for (int tile = 0; tile < tiles; ++tile, at.advance()) {
@@ -88,7 +89,7 @@ __device__ inline void produce_mla(const AttentionArgs& args, const CUtensorMap&
       }
     }
     next += tiles;
-    if (next < share.end) {
+    if (next < range.end) {
       cursor.tile += tiles - 1;
       cursor.advance(args);
     }

@@ -1,24 +1,24 @@
-// Decode of multi-head latent attention on Hopper (sm_90a): one kv head of 576 channels, whose first 512 are V. wgmma, fed by TMA: K is
-// read once, and its tile in shared memory is an operand of both products. The list of tiles, the shares of the blocks and the
-// combination of their parts are those of decode_tiles.cuh: units of 64 packed rows, tiles of 64 keys.
+// Decode of multi-head latent attention on Hopper (sm_90a): one kv head of 576 channels, whose first 512 are V. It uses wgmma, fed by TMA:
+// K is read once, and its tile in shared memory is an operand of both products. The list of tiles, the ranges of the blocks and the
+// combination of their parts are those of decode_tiles.cuh, with work items of 64 packed rows and tiles of 64 keys.
 //
-// A block is two warpgroups that multiply (the consumers) and one whose first warp copies (the producer). In shared memory are q of the unit
-// and two tiles of keys, the stages. Consumer c takes the scores of the tiles of stage c, all 64 rows x 64 keys, and turns them into weights;
-// both consumers add to their half of the output, 64 rows x 256 channels, for every tile. So a tile goes through these steps:
+// A block is two warpgroups that multiply (the consumers) and one whose first warp copies (the producer). Shared memory has q of the work
+// item and two tiles of keys, the stages. Consumer c computes the scores of the tiles of stage c, all 64 rows x 64 keys, and converts them
+// into weights; both consumers add to their half of the output, 64 rows x 256 channels, for every tile. So a tile goes through these steps:
 //
 //   k_full   the producer's copies are there             -> its consumer multiplies q and K, finds the new maxima and the weights
 //   p_full   weights, maxima and factors of the sums     -> the other consumer reads them; both multiply weights and V
 //   k_empty  both are done                               -> the producer fills the stage again
 //
-// The weights take the place of the tile's last 64 channels, which V does not have.
+// The weights overwrite the tile's last 64 channels, which V does not have.
 //
 //   stage    [8 groups of 8 keys][9 panels of 64 channels][8 keys][64 channels], swizzled in rows of 128 bytes: one box of TMA has all
 //            channels of 16 keys
-//   work     two places: what a consumer needs to know of a unit; the producer is up to one unit ahead
+//   work     two entries: what a consumer needs to know of a work item; the producer is up to one work item ahead
 //
-// A part of a unit is up to 128 KiB. Where a unit may have more than a few, a second launch adds them up, a block for each row.
+// A part of a work item is up to 128 KiB. If a work item may have more than a few, a second launch adds them up, with a block for each row.
 //
-//   work.cuh        what the warps of a block share
+//   work.cuh        what the warps of a block exchange
 //   copies.cuh      the producer
 //   consumer.cuh    a consumer
 #pragma once
@@ -31,7 +31,7 @@ namespace prologue::cuda {
 // Code for other GPUs is empty, and admits fewer threads.
 inline constexpr int kDecodeMlaLaunchBound = PROLOGUE_HOPPER ? kDecodeMlaThreads : 32;
 
-// Registers of a thread: what the threads are launched with is divided anew.
+// The registers of the launch are divided again: each producer thread has so many, and each consumer thread.
 inline constexpr int kMlaProducerRegisters = 72;
 inline constexpr int kMlaConsumerRegisters = 216;
 static_assert(kMlaProducerRegisters + 2 * kMlaConsumerRegisters == 3 * kDecodeMlaRegisters);
@@ -57,9 +57,9 @@ __global__ void __launch_bounds__(kDecodeMlaLaunchBound, 1)
   let_next_kernel_start();
   if (!args.p.past_is_ready) wait_for_previous_kernels();
   TileCursor<kDecodeMlaRows, kDecodeMlaKeys> cursor;
-  const Share share = find_share(args, shared.find_share, cursor);
+  const TileRange range = find_range(args, shared.find_range, cursor);
   __syncthreads();
-  if (share.begin >= share.end) {
+  if (range.begin >= range.end) {
     wait_for_previous_kernels();  // whoever waits for this kernel waits for them, too
     return;
   }
@@ -68,15 +68,15 @@ __global__ void __launch_bounds__(kDecodeMlaLaunchBound, 1)
     MlaConsumer<T>(args, shared).run();
   } else {
     release_registers<kMlaProducerRegisters>();
-    if (threadIdx.x < kMlaConsumers + 32) produce_mla<T>(args, map, shared, share, cursor);
+    if (threadIdx.x < kMlaConsumers + 32) produce_mla<T>(args, map, shared, range, cursor);
   }
 #endif
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// The second launch: a block for each unit and row. Four groups of threads add up a quarter of the parts each.
+// The second launch has a block for each work item and row. Each of four groups of threads adds up a quarter of the parts.
 
-template <int kRows>  // of a unit
+template <int kRows>  // of a work item
 __global__ void __launch_bounds__(kMlaCombineThreads) mla_combine_kernel(const __grid_constant__ AttentionArgs args) {
   constexpr int kColumns = kMlaValueDim / 4;
   constexpr int kGroups = kMlaCombineThreads / kColumns;
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kMlaCombineThreads) mla_combine_kernel(const _
   const int row = static_cast<int>(blockIdx.y);
   const int packed = static_cast<int>(blockIdx.x) % args.row_tiles * kRows + row;
   if (packed >= sequence.num_rows * args.group) return;
-  const UnitBlocks blocks = args.unit_blocks[blockIdx.x];
+  const ItemBlocks blocks = args.item_blocks[blockIdx.x];
   const int parts = blocks.last - blocks.first + 1;
   if (parts == 1) return;
   const int column = static_cast<int>(threadIdx.x) % kColumns;

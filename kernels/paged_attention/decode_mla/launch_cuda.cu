@@ -11,9 +11,9 @@ namespace prologue::cuda {
 namespace {
 
 constexpr int64_t kMaxBlocks = kMultiprocessors;
-constexpr int64_t kMinKeysToAddUp = 256;  // of a block, where one block adds up the parts of a unit, which are large
-constexpr int64_t kMaxParts = 4;          // of a unit: where there may be more, a second launch adds them up
-static_assert(kMaxBlocks * sizeof(UnitBlocks) <= kPagedAttentionCounters * sizeof(uint32_t));
+constexpr int64_t kMinKeysToAddUp = 256;  // of a block, if one block adds up the parts of a work item, which are large
+constexpr int64_t kMaxParts = 4;          // of a work item: if there may be more, a second launch adds them up
+static_assert(kMaxBlocks * sizeof(ItemBlocks) <= kPagedAttentionCounters * sizeof(uint32_t));
 
 constexpr InstanceTable<DecodeMlaInstance> kTables[] = {decode_mla_instances};
 
@@ -49,7 +49,7 @@ int64_t workspace_bytes(const PagedAttentionParams& params) {
   return may_run ? DecodeTilesParts(kMaxBlocks, kDecodeMlaRows, kMlaValueDim).bytes : 0;
 }
 
-// False for strides that the driver does not take.
+// Returns false for strides that the driver does not take.
 bool encode_cache(const PagedAttentionParams& params, CUtensorMap& map) {
   const PagedKvView& kv = params.kv;
   const PageStrides& strides = kv.k.strides;
@@ -66,21 +66,21 @@ Status launch_decode(const DecodeMlaInstance& instance, const PagedAttentionPara
   AttentionArgs args = make_args(params);
   const int64_t packed_rows = max_packed_rows(params);
   args.row_tiles = static_cast<int>(divide_up(packed_rows, kDecodeMlaRows));
-  const int64_t units = params.num_seqs * args.row_tiles;
-  const int64_t shares_of_unit = divide_up(max_keys(params), kMinKeysPerBlock);
-  const bool combine = std::min(kMaxBlocks / units, shares_of_unit) > kMaxParts;
+  const int64_t items = params.num_seqs * args.row_tiles;
+  const int64_t ranges_of_item = divide_up(max_keys(params), kMinKeysPerBlock);
+  const bool combine = std::min(kMaxBlocks / items, ranges_of_item) > kMaxParts;
   dim3 grid;
   bool may_overlap = false;
   const int64_t min_keys = combine ? kMinKeysPerBlock : kMinKeysToAddUp;
   PROLOGUE_RETURN_IF_ERROR(prepare(params, {kDecodeMlaRows, kDecodeMlaKeys, min_keys, kMaxBlocks, kMaxBlocks, !combine}, stream,
                                    args, grid, may_overlap));
-  if (combine) args.unit_blocks = static_cast<UnitBlocks*>(params.workspace);  // in place of counters
+  if (combine) args.item_blocks = static_cast<ItemBlocks*>(params.workspace);  // instead of counters
   LaunchAttributes attributes(1, may_overlap);
   PROLOGUE_RETURN_IF_ERROR(launch("paged_attention decode", instance.kernel,
                                   {grid, kDecodeMlaThreads, instance.shared_bytes, attributes.span()}, stream, args, map));
   if (!combine) return {};
   const auto rows = static_cast<unsigned>(std::min<int64_t>(packed_rows, kDecodeMlaRows));
-  return launch("paged_attention combine", mla_combine(), {{grid_extent(units), rows}, kMlaCombineThreads, 0, attributes.span()},
+  return launch("paged_attention combine", mla_combine(), {{grid_extent(items), rows}, kMlaCombineThreads, 0, attributes.span()},
                 stream, args);
 }
 

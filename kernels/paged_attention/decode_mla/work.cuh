@@ -1,4 +1,4 @@
-// What the warps of a block of decode_mla_kernel share, and rows of the output.
+// This file has what the warps of a block of decode_mla_kernel exchange, and the store of the output's rows.
 #pragma once
 
 #include <prologue/kernels/base/device/hopper.cuh>
@@ -13,19 +13,19 @@ namespace prologue::cuda {
 inline constexpr int kMlaConsumers = 2 * kWarpgroup;
 static_assert(kDecodeMlaThreads == kMlaConsumers + kWarpgroup);
 
-// A block's part of a unit: consecutive tiles.
+// Describes a block's part of a work item: consecutive tiles.
 struct MlaWork {
   Sequence sequence;
   int64_t sequence_index = 0;
   int tiles = 0;      // 0: there is no more work
   int position = 0;   // of the first tile
-  int first_key = 0;  // the first position that a row of the unit needs, and
-  int key_limit = 0;  // the position behind the last one
+  int first_key = 0;  // the first position that a row of the work item needs, and
+  int key_limit = 0;  // the position after the last one
   int first_packed = 0;
-  int rows = 0;         // packed rows of the unit
-  int first_block = 0;  // the blocks that share it
+  int rows = 0;         // packed rows of the work item
+  int first_block = 0;  // the blocks that have parts of the work item
   int last_block = 0;
-  bool begins = false;      // with the unit's first tile
+  bool begins = false;      // with the work item's first tile
   unsigned faulty[2] = {};  // a bit per row
 };
 
@@ -44,17 +44,17 @@ struct MlaShared {
   MlaWork work[2];
   float maximum[2][kRows];  // of each stage: of its tile and those before it
   float rescale[2][kRows];  // what sums over the tiles before it are multiplied by
-  float sum[2][kRows];      // of each consumer's tiles, at the end of a unit
-  FindShare<kDecodeMlaThreads> find_share;
+  float sum[2][kRows];      // of each consumer's tiles, at the end of a work item
+  FindRange<kDecodeMlaThreads> find_range;
   unsigned arrived;
 
-  // Of the weights of a row in a stage: chunk i has keys 8i to 8i + 7.
-  static __device__ int weights_place(int row, int chunk) {
+  // Returns where the weights of a row are in a stage. Chunk i has keys 8i to 8i + 7.
+  static __device__ int weights_offset(int row, int chunk) {
     return row / 8 * kGroupBytes + (kPanels - 1) * kPanelBytes + row % 8 * kRowBytes + (chunk ^ row % 8) * 16;
   }
 };
 
-// A row of the output.
+// Says where a row of the output is.
 struct MlaOutRow {
   int j;  // query row
   int q_head;
@@ -64,7 +64,7 @@ struct MlaOutRow {
       : j(packed / args.group),
         q_head(packed % args.group),
         offset((sequence.first_row + j) * args.p.out.token_stride + q_head * args.p.out.head_stride) {}
-  // What the row's sums are divided by; negative: it is zeros. One of its threads records its fault.
+  // Returns what the row's sums are divided by, or a negative number if the row becomes zeros. One of its threads records its fault.
   __device__ float divisor(const AttentionArgs& args, const Sequence& sequence, float maximum, float sum, bool fault,
                            bool records) const {
     if (fault && records && q_head == 0) record_row_fault(args, sequence, j);
@@ -72,7 +72,7 @@ struct MlaOutRow {
   }
 };
 
-// The sums of four channels, which are complete.
+// Stores four channels whose sums are complete.
 __device__ inline void store_sums(const AttentionArgs& args, const Sequence& sequence, int packed, int d, PartSums& sums) {
   const MlaOutRow to(args, sequence, packed);
   const float by = to.divisor(args, sequence, sums.maximum, sums.sum, sums.fault, d == 0);

@@ -1,4 +1,4 @@
-// Decode on tensor cores: a warp's part of the tiles, on its way from the cache to the warp's ring in shared memory.
+// Decode on tensor cores: a warp copies its part of the tiles from the cache to its ring of stages in shared memory.
 #pragma once
 
 #include <cuda_pipeline_primitives.h>
@@ -11,18 +11,18 @@ namespace prologue::cuda {
 inline constexpr int kDecodeMmaWarps = 4;
 inline constexpr int kDecodeMmaThreads = kDecodeMmaWarps * 32;
 inline constexpr int kMaxDecodeMmaStages = 4;
-// A share of so many tiles takes two stages, if one stage of all warps of an SM has so many bytes.
-inline constexpr int kLongShare = 32;
+// A range of so many tiles uses only two stages if one stage of all warps of an SM has at least so many bytes.
+inline constexpr int kLongRange = 32;
 inline constexpr int kEnoughInFlight = 64 << 10;
 
-// A stage of a ring. kKeys: of a warp in a tile.
+// A stage of a ring has the K and V of a warp's kKeys keys of a tile.
 template <class K, class V, int kHeadDim, int kKeys>
 struct DecodeMmaStage {
   unsigned char k[kKeys * Keys<K, kHeadDim>::kRowBytes];
   unsigned char v[kKeys * Values<V, kHeadDim>::kRowBytes];
 };
 
-// The rest of a stage.
+// This is the rest of a stage: which keys have no page, and scales.
 template <class K, class V, int kKeys>
 struct DecodeMmaKeys {
   static constexpr bool kScaled = !kIsFloat<K> || !kIsFloat<V>;
@@ -40,8 +40,9 @@ __device__ __forceinline__ bool scale_per_token(const PagedHeads& side) {
   return DecodeMmaKeys<K, V, 1>::kScaled && side.format.scaling == KvScaling::token_head;
 }
 
-// A lane copies the same chunk of several rows, and knows the page of key lane % kKeys of the tile that is next. Where 16 keys are always in
-// one page, and none of them is missing, the rows follow from where their first one is. kRows: packed rows of a unit.
+// A lane copies the same chunk of several rows, and knows the page of key lane % kKeys of the tile that is copied next. If 16 keys are
+// always in one page, and none of them is missing, the addresses of all rows follow from that of the first. kRows is the number of packed
+// rows of a work item.
 template <class K, class V, int kHeadDim, int kRows, int kKeys>
 struct DecodeMmaCopies {
   using KeysOf = Keys<K, kHeadDim>;
@@ -53,7 +54,7 @@ struct DecodeMmaCopies {
   using Cursor = TileCursor<kRows, kTileKeys>;
 
   const AttentionArgs& args;
-  const Share& share;
+  const TileRange& range;
   Stage* const ring;
   StageKeys* const ring_keys;
   const int lane = threadIdx.x % 32;
@@ -63,14 +64,14 @@ struct DecodeMmaCopies {
   const int stages;
   const bool keys_share_a_page;
   Cursor tile;     // that is copied next
-  int64_t number;  // its place in the list
+  int64_t number;  // its index in the list
   int page = -1;
   bool needed = false;
 
-  __device__ __forceinline__ DecodeMmaCopies(const AttentionArgs& args, const Share& share, const Cursor& first, Stage* ring,
+  __device__ __forceinline__ DecodeMmaCopies(const AttentionArgs& args, const TileRange& range, const Cursor& first, Stage* ring,
                                              StageKeys* ring_keys)
       : args(args),
-        share(share),
+        range(range),
         ring(ring),
         ring_keys(ring_keys),
         k_chunks(static_cast<int>(args.p.head_dim) * kElementBits<K> / 128),
@@ -78,7 +79,7 @@ struct DecodeMmaCopies {
         stages(has_few_stages() ? 2 : args.stages),
         keys_share_a_page(int{args.page_size} % kKeyGroup == 0 && int{args.ring_size} % kKeyGroup == 0),
         tile(first),
-        number(share.begin) {
+        number(range.begin) {
     if (k_chunks * 16 < KeysOf::kRowBytes) {  // the channels that K does not have are zeros
       for (int stage = 0; stage < stages; ++stage) {
         uint4* const chunks = reinterpret_cast<uint4*>(ring[stage].k);
@@ -90,8 +91,8 @@ struct DecodeMmaCopies {
 
   __device__ __forceinline__ void find_page() {
     const int position = tile.position() + warp * kKeys + lane % kKeys;
-    needed = number < share.end && position >= tile.of_sequence.begin && position < tile.sequence.length;
-    page = needed ? tile.sequence.pages[page_index(args, place_of(args, position))] : -1;
+    needed = number < range.end && position >= tile.of_sequence.begin && position < tile.sequence.length;
+    page = needed ? tile.sequence.pages[page_index(args, logical_slot_of(args, position))] : -1;
   }
 
   // Whether the previous kernels do not write what would be copied. What they write must not be in a line of L1 before they have: copies of
@@ -105,9 +106,9 @@ struct DecodeMmaCopies {
   // the page comes before `before_copies`.
   template <class BeforeCopies>
   __device__ __forceinline__ void copy_next(int stage, const BeforeCopies& before_copies) {
-    if (number < share.end) {
+    if (number < range.end) {
       fill(ring[stage], ring_keys[stage], before_copies);
-      if (++number < share.end) tile.advance(args);
+      if (++number < range.end) tile.advance(args);
       find_page();
     }
     __pipeline_commit();
@@ -125,10 +126,10 @@ struct DecodeMmaCopies {
   }
 
  private:
-  // With more on its way at a time the memory is slower: measured, 1 to 3 % (docs/tuning/decode.md).
+  // With more bytes in flight the memory is slower: measured, 1 to 3 % (docs/tuning/decode.md).
   __device__ __forceinline__ bool has_few_stages() const {
     constexpr int kKeysOfAllWarps = (kHeadDim > 128 ? 1 : 2) * kTileKeys;
-    return share.size >= kLongShare && (k_chunks + v_chunks) * 16 * kKeysOfAllWarps >= kEnoughInFlight;
+    return range.size >= kLongRange && (k_chunks + v_chunks) * 16 * kKeysOfAllWarps >= kEnoughInFlight;
   }
 
   template <class BeforeCopies>
@@ -141,14 +142,14 @@ struct DecodeMmaCopies {
     const auto num_needed = static_cast<unsigned>(max(0, min(kKeys, tile.sequence.length - first_key) - first_needed));
     const CopiedRows<kElementBits<K>, KeysOf> k_rows(kv.k, tile.kv_head, k_chunks);
     const CopiedRows<kElementBits<V>, ValuesOf> v_rows(kv.v, tile.kv_head, v_chunks);
-    constexpr bool kAlike = kIsFloat<K> && kIsFloat<V>;  // rows of K and of V have one width and place in a stage
-    const int64_t v_behind_k = static_cast<const char*>(kv.v.data) - static_cast<const char*>(kv.k.data);
+    constexpr bool kAlike = kIsFloat<K> && kIsFloat<V>;  // rows of K and of V have one width and one layout in a stage
+    const int64_t k_to_v = static_cast<const char*>(kv.v.data) - static_cast<const char*>(kv.k.data);
     const unsigned char *k_from[kGroups], *v_from[kGroups];  // the lane's first row of a group that is in one page
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
       const int known = min(max(first_needed, group * kKeyGroup), group * kKeyGroup + kKeyGroup - 1);
       const int page_of_group = max(0, __shfl_sync(0xffffffffu, page, known));
-      const int offset = place_of(args, first_key + group * kKeyGroup) % args.page_size;
+      const int offset = logical_slot_of(args, first_key + group * kKeyGroup) % args.page_size;
       k_from[group] = k_rows.at(page_of_group, offset + k_rows.first_row);
       if (!kAlike || !args.same_rows) v_from[group] = v_rows.at(page_of_group, offset + v_rows.first_row);
     }
@@ -156,7 +157,7 @@ struct DecodeMmaCopies {
     before_copies();
     if (!keys_share_a_page || missing != 0) {
       const int page_or_none = needed && !bad ? page : -1;
-      const int offset = place_of(args, first_key + lane % kKeys) % args.page_size;
+      const int offset = logical_slot_of(args, first_key + lane % kKeys) % args.page_size;
       k_rows.copy_each(stage.k, kKeys, page_or_none, offset);
       v_rows.copy_each(stage.v, kKeys, page_or_none, offset);
     } else {
@@ -166,16 +167,16 @@ struct DecodeMmaCopies {
           k_rows.template copy_group<false, false>(stage.k, group, k_from[group], first_needed, num_needed);
           v_rows.template copy_group<false, false>(stage.v, group, v_from[group], first_needed, num_needed);
         } else if (num_needed < kKeys) {
-          k_rows.template copy_group<false, true>(stage.k, group, k_from[group], first_needed, num_needed, stage.v, v_behind_k);
+          k_rows.template copy_group<false, true>(stage.k, group, k_from[group], first_needed, num_needed, stage.v, k_to_v);
         } else {
-          k_rows.template copy_group<true, true>(stage.k, group, k_from[group], 0, kKeys, stage.v, v_behind_k);
+          k_rows.template copy_group<true, true>(stage.k, group, k_from[group], 0, kKeys, stage.v, k_to_v);
         }
       }
     }
     const bool k_has_scales = scale_per_token<K, V>(kv.k), v_has_scales = scale_per_token<K, V>(kv.v);
     if (k_has_scales || v_has_scales) {
       const bool there = needed && !bad;
-      const CacheSlot slot = {there ? page : 0, place_of(args, first_key + lane % kKeys) % args.page_size};
+      const CacheSlot slot = {there ? page : 0, logical_slot_of(args, first_key + lane % kKeys) % args.page_size};
       const auto copy_scales = [&](const PagedHeads& side, float* scales, float* zero_points, bool has_zero_points) {
         if (lane >= kKeys) return;
         const float* const from = side.scale + (there ? slot.in(side.scale_strides) + tile.kv_head * side.scale_strides.head : 0);

@@ -6,7 +6,7 @@
 
 namespace prologue::cuda {
 
-// Of a warp in a tile: 32 where a stage is not larger than 8 KiB then.
+// A warp has 32 keys of a tile if a stage is then not larger than 8 KiB.
 template <class K, class V, int kHeadDim>
 inline constexpr int kDecodeMmaKeys = (kElementBits<K> + kElementBits<V>)*kHeadDim <= 2048 ? 32 : 16;
 

@@ -2,7 +2,7 @@
 
 namespace prologue::cuda {
 
-// V in uint4; K in uint4 too, or with 8 bits, which K needs more than V.
+// V is uint4. K is uint4 too, or has 8 bits, which K needs more than V.
 std::span<const DecodeMmaInstance> decode_mma_instances_of_zero_points() {
   static constexpr DecodeMmaInstance kInstances[] = {
       decode_mma_instance<__half, UInt4, UInt4, 64, 1>(DType::uint4, DType::uint4),

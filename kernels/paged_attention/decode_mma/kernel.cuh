@@ -1,17 +1,17 @@
-// Decode on tensor cores. Blocks take equal shares of the batch's keys, as decode_tiles.cuh says, in tiles of 64 or 128 keys. A warp takes a
-// quarter of each tile, by itself, through a ring of its own in shared memory, which runs on from unit to unit. At the end of a unit the
-// warps add up; where several blocks share a unit, the last of them to arrive adds up what all have left in the workspace, in the order of
-// the keys.
+// Decode on tensor cores. Blocks take equal ranges of the batch's keys (decode_tiles.cuh), in tiles of 64 or 128 keys. A warp takes a
+// quarter of each tile, independently of the other warps, through a ring of its own in shared memory, which continues from work item to
+// work item. At the end of a work item the warps add up their sums. If several blocks have parts of it, the last of them to arrive adds up
+// what all have left in the workspace, in the order of the keys.
 //
 //   copies.cuh     from the cache to the ring
 //   queries.cuh    the rows of q, and which keys they see
-//   sums.cuh       q * k, its weights, times v; the end of a unit
+//   sums.cuh       q * k, its weights, times v; the end of a work item
 //   rows.cuh       rows of the cache as operands, for every type of cache
 //
-// Of the fragments of mma.m16n8k16 lane l, g = l / 4, t = l % 4, has
+// Lane l, g = l / 4, t = l % 4, has these elements of the fragments of mma.m16n8k16:
 //   scores of a column tile: keys g and g + 8, packed rows 2t and 2t + 1
 //   output of 16 channels:   two channels that depend on g (Values::channel), packed rows 2t and 2t + 1
-// The order of the channels in the sum q * k is free, so that a lane takes codes as they lie in memory: Keys::in_run.
+// The channels may be in any order in the sum q * k, so a lane takes codes as they are in memory: Keys::in_run.
 #pragma once
 
 #include <prologue/kernels/paged_attention/decode_mma/copies.cuh>
@@ -20,10 +20,9 @@
 
 namespace prologue::cuda {
 
-// T: the type of the multiplication, that of the cache if it has one, else float16. kColumns: column tiles, 8 packed rows each. kKeys: of
-// a warp in a tile, 16 or 32.
-// Shared memory: the rings [warp][stage], K before V, at its beginning, since copies want lines of 128 bytes; then DecodeMmaKeys
-// [warp][stage]; then DecodeMmaShared.
+// T is the type of the multiplication: that of the cache if it is a 16-bit type, else float16. kColumns is the number of column tiles of 8
+// packed rows each. kKeys is the number of a warp's keys of a tile, 16 or 32. Shared memory has the rings [warp][stage] at its beginning, K
+// before V, since copies want lines of 128 bytes; then DecodeMmaKeys [warp][stage]; then DecodeMmaShared.
 template <class T, class K, class V, int kHeadDim, int kColumns, int kKeys>
 __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
     decode_mma_kernel(const __grid_constant__ AttentionArgs args) {
@@ -45,23 +44,23 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
 
   typename Copies::Cursor tile;
   constexpr int kTilesOfOneBlock = 2;  // what another block would save is less than what the combination costs
-  const Share share = find_share(args, shared.find_share, tile, kTilesOfOneBlock);
-  if (share.begin >= share.end) {
+  const TileRange range = find_range(args, shared.find_range, tile, kTilesOfOneBlock);
+  if (range.begin >= range.end) {
     // Whoever waits for this kernel waits for those before it, too; that takes one block.
     if (waiting && blockIdx.x == 0 && blockIdx.y == 0) wait_for_previous_kernels();
     return;
   }
-  Copies copies(args, share, tile, all_rings + warp * args.stages, all_keys + warp * args.stages);
+  Copies copies(args, range, tile, all_rings + warp * args.stages, all_keys + warp * args.stages);
 
   typename Sums::Queries q;
   Sums sums;
-  int first_share = 0, last_share = 0;  // that have parts of the unit
+  int first_range = 0, last_range = 0;  // that have parts of the work item
   const auto find_queries = [&] {
     q.find(args, tile);
     const int64_t end = tile.first + tile.of_sequence.tiles;
     const int block = static_cast<int>(blockIdx.y);
-    first_share = tile.first >= share.begin ? block : static_cast<int>(quotient(tile.first, share.size));
-    last_share = end <= share.end ? block : static_cast<int>(quotient(end - 1, share.size));
+    first_range = tile.first >= range.begin ? block : static_cast<int>(quotient(tile.first, range.size));
+    last_range = end <= range.end ? block : static_cast<int>(quotient(end - 1, range.size));
   };
   const auto load_queries = [&] {
     if (tile.sequence.bad_rows && tile.row_tile == 0 && tile.tile == 0) clear_bad_rows(args, tile.s, tile.kv_head);
@@ -84,18 +83,18 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
   if (threadIdx.x == 0) shared.faulty[0] = 0;
   __syncthreads();
 
-  int stage = 0, turn = 0;
+  int stage = 0, parity = 0;
 #pragma unroll 1
-  for (int64_t at = share.begin; at < share.end; ++at) {
+  for (int64_t at = range.begin; at < range.end; ++at) {
     copies.wait_for_oldest();
     copies.copy_next(stage == 0 ? copies.stages - 1 : stage - 1, [] {});
-    sums.add(args, tile, q, copies.ring[stage], copies.ring_keys[stage], shared.faulty[turn]);
+    sums.add(args, tile, q, copies.ring[stage], copies.ring_keys[stage], shared.faulty[parity]);
     if (++stage == copies.stages) stage = 0;
-    const bool more = at + 1 < share.end;
+    const bool more = at + 1 < range.end;
     if (!more && p.late_signal) let_next_kernel_start();
     if (!more || tile.tile + 1 == tile.of_sequence.tiles) {
-      sums.end_unit(args, tile, first_share, last_share, turn, shared);
-      turn = 1 - turn;
+      sums.end_item(args, tile, first_range, last_range, parity, shared);
+      parity = 1 - parity;
     }
     if (!more) break;
     tile.advance(args, copies.tile);

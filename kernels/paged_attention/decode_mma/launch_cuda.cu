@@ -24,7 +24,7 @@ std::string name_of(const DecodeMmaInstance& instance) {
 
 size_t smallest_shared_bytes(const DecodeMmaInstance& instance) { return instance.shared_bytes + 2 * instance.stage_bytes; }
 
-// K and V in chunks of 16 bytes.
+// Whether K and V consist of whole chunks of 16 bytes.
 bool chunks_are_whole(const PagedKvView& kv, int64_t head_dim) {
   bool whole = true;
   const auto check = [&](const PagedHeads& side, int64_t width) {
@@ -47,7 +47,7 @@ bool serves(const DecodeMmaInstance& instance, const PagedAttentionParams& param
 
 int preferred_rows(const PagedAttentionParams& params) { return max_packed_rows(params) <= 8 ? 8 : 16; }
 
-// The smallest instance that serves the heads, with as many rows as there are, that fits the GPU.
+// Returns the smallest instance that serves the heads, has as many rows as there are, and fits the GPU.
 const DecodeMmaInstance* choose(const PagedAttentionParams& params, size_t shared_bytes) {
   const int rows = preferred_rows(params);
   return first_instance(kTables, [&](const DecodeMmaInstance& instance) {
@@ -59,7 +59,7 @@ int64_t workspace_bytes(const PagedAttentionParams& params) {
   return DecodeTilesParts(kMaxBlocks, preferred_rows(params), v_head_dim(params.kv)).bytes;
 }
 
-// As many stages as let blocks_per_sm blocks run at a time, and at least two.
+// Finds the largest number of stages with which blocks_per_sm blocks run at a time. It is at least two.
 Status choose_stages(const DecodeMmaInstance& instance, int& stages) {
   int device = 0, of_block = 0, of_multiprocessor = 0;
   PROLOGUE_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device));

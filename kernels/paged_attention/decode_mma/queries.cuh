@@ -1,4 +1,5 @@
-// Decode on tensor cores: the rows of q of a unit, in registers, and which keys they see. The layout of fragments is in decode_mma/kernel.cuh.
+// Decode on tensor cores: the rows of q of a work item, in registers, and which keys they see. The layout of fragments is in
+// decode_mma/kernel.cuh.
 #pragma once
 
 #include <prologue/kernels/paged_attention/decode_mma/rows.cuh>
@@ -6,9 +7,9 @@
 
 namespace prologue::cuda {
 
-// T: the type of the multiplication; kColumns: column tiles, 8 packed rows each.
-// A row of q with a cache of codes is multiplied by a power of two that makes its largest element fill float16, so that bfloat16 loses
-// nothing that counts beside it; the scores are divided by it.
+// T is the type of the multiplication; kColumns is the number of column tiles of 8 packed rows each. If the cache holds codes, a row of q
+// is multiplied by a power of two that makes its largest element fill float16, so that bfloat16 loses nothing that counts beside it. The
+// scores are divided by that number.
 template <class T, class K, class V, int kHeadDim, int kColumns>
 struct DecodeMmaQueries {
   using KeysOf = Keys<K, kHeadDim>;
@@ -21,15 +22,15 @@ struct DecodeMmaQueries {
   int all_see_from = 0, all_see_to = 0;  // every row sees the positions between these
   int64_t row_at[kColumns];              // where packed row g is in q; -1: there is none
 
-  // The rows of the cursor's unit and what they see: needs nothing of the previous kernels.
+  // Finds the rows of the cursor's work item and what they see. It needs nothing that the previous kernels write.
   template <class Cursor>
-  __device__ __forceinline__ void find(const AttentionArgs& args, const Cursor& unit) {
+  __device__ __forceinline__ void find(const AttentionArgs& args, const Cursor& item) {
     const PagedAttentionParams& p = args.p;
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    const int num_packed = unit.num_packed(args), first_packed = unit.first_packed();
-    const int64_t first_head = static_cast<int64_t>(unit.kv_head) * args.group;
-    if (unit.sequence.num_rows == 1) {  // as in most steps: what follows, without its divisions
-      all_see_to = unit.sequence.limit(0);
+    const int num_packed = item.num_packed(args), first_packed = item.first_packed();
+    const int64_t first_head = static_cast<int64_t>(item.kv_head) * args.group;
+    if (item.sequence.num_rows == 1) {  // as in most steps: what follows, without its divisions
+      all_see_to = item.sequence.limit(0);
       const VisibleKeys of_row(args, all_see_to);
       all_see_from = of_row.first;
 #pragma unroll
@@ -38,7 +39,7 @@ struct DecodeMmaQueries {
         for (int i = 0; i < 2; ++i) visible[c][i] = first_packed + c * 8 + 2 * t + i < num_packed ? of_row : VisibleKeys();
         const int packed = first_packed + c * 8 + g;
         row_at[c] =
-            packed < num_packed ? unit.sequence.first_row * p.q.token_stride + (first_head + packed) * p.q.head_stride : -1;
+            packed < num_packed ? item.sequence.first_row * p.q.token_stride + (first_head + packed) * p.q.head_stride : -1;
       }
     } else {
 #pragma unroll
@@ -46,20 +47,20 @@ struct DecodeMmaQueries {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const int of_lane = first_packed + c * 8 + 2 * t + i;
-          visible[c][i] = VisibleKeys(args, of_lane < num_packed ? unit.sequence.limit(of_lane / args.group) : 0);
+          visible[c][i] = VisibleKeys(args, of_lane < num_packed ? item.sequence.limit(of_lane / args.group) : 0);
         }
         const int packed = first_packed + c * 8 + g;
-        row_at[c] = packed < num_packed ? (unit.sequence.first_row + packed / args.group) * p.q.token_stride +
+        row_at[c] = packed < num_packed ? (item.sequence.first_row + packed / args.group) * p.q.token_stride +
                                               (first_head + packed % args.group) * p.q.head_stride
                                         : -1;
       }
       const int last_packed = min(first_packed + kRows, num_packed) - 1;
-      all_see_from = lowest(args, unit.sequence.limit(max(0, last_packed) / args.group));
-      all_see_to = unit.sequence.limit(first_packed / args.group);
+      all_see_from = lowest(args, item.sequence.limit(max(0, last_packed) / args.group));
+      all_see_to = item.sequence.limit(first_packed / args.group);
     }
   }
 
-  // The rows that find() has found.
+  // Loads the rows that find() has found.
   __device__ __forceinline__ void load(const AttentionArgs& args, int kv_head) {
     const PagedAttentionParams& p = args.p;
     const int t = threadIdx.x % 4;
@@ -94,7 +95,8 @@ struct DecodeMmaQueries {
   }
 
  private:
-  // A row of column tile c, times a power of two, whose inverse is returned, and the sum of its elements.
+  // Loads a row of column tile c and multiplies it by a power of two. Sets `inverse` to 1 / that number and `own_sum` to the sum of the
+  // elements.
   __device__ __forceinline__ static void load_scaled(const PagedAttentionParams& p, bool exists, int64_t row,
                                                      uint32_t (&elements)[KeysOf::kSteps][kColumns][2], int c, float& inverse,
                                                      float& own_sum) {

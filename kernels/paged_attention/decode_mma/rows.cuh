@@ -1,8 +1,8 @@
-// Rows of the cache on their way to the tensor cores: copied to shared memory, and from there to the fragments of mma.m16n8k16. Chunks
-// are 16 bytes, exchanged so that the lanes of an access meet different banks.
+// This file brings rows of the cache to the tensor cores: it copies them to shared memory, and loads them from there as fragments of
+// mma.m16n8k16. Chunks are 16 bytes, swizzled so that the lanes of an access use different banks.
 //
-// The fragments have keys (for the scores) and channels (for the output) as their 16 rows, and the packed rows as their 8 columns.
-// Lane l: g = l / 4, t = l % 4.
+// The fragments have keys (for the scores) and channels (for the output) as their 16 rows, and the packed rows as their 8 columns. Lane l
+// is called by g = l / 4 and t = l % 4.
 #pragma once
 
 #include <prologue/kernels/base/device/instructions.cuh>
@@ -17,26 +17,27 @@ inline constexpr int kElementBits = 8 * static_cast<int>(sizeof(C));
 template <DType kType>
 inline constexpr int kElementBits<Code<kType>> = static_cast<int>(dtype_bits(kType));
 
-// Rows that ldmatrix reads: eight at the same chunk.
+// Returns the byte offset of a chunk of rows that ldmatrix reads: eight rows at the same chunk.
 template <int kRowBytes>
-__device__ inline int matrix_place(int row, int chunk) {
+__device__ inline int matrix_offset(int row, int chunk) {
   constexpr int kChunks = kRowBytes / 16;
   constexpr int kRowsInBanks = kChunks >= 8 ? 1 : 8 / kChunks;
   return row * kRowBytes + (chunk ^ (row / kRowsInBanks & (kChunks < 8 ? kChunks - 1 : 7))) * 16;
 }
-// Rows that lanes read 16 bytes from: two, four chunks of each.
+// Returns the byte offset of a chunk of rows that lanes read 16 bytes from: two rows, four chunks of each.
 template <int kRowBytes>
-__device__ inline int word_place(int row, int chunk) {
+__device__ inline int word_offset(int row, int chunk) {
   return row * kRowBytes + (chunk ^ (kRowBytes >= 128 ? (row & 1) * 4 : 0)) * 16;
 }
 
-// Codes as two float16 each, exactly. Eight bits: of codes 0 and 1, and of 2 and 3, of a word; four bits: of codes i and i + 4.
+// Converts two codes of a word to two float16, exactly. With 8 bits these are codes 0 and 1, or 2 and 3; with 4 bits codes i and i + 4.
 template <DType kType>
 __device__ inline uint32_t halves_of(uint32_t word, int i) {
   if constexpr (dtype_bits(kType) == 8) {
     return halves_of_bytes<kType>(word, i);
   } else {
-    // 1024 + the code + 8 (uint4: + 0) where it is in the low nibble, 1024 + 16 times that in the high one; less what it is too much.
+    // A code in the low nibble becomes 1024 + 8 + the code (uint4: without 8), one in the high nibble 1024 + 16 times that; then the excess
+    // is subtracted.
     constexpr bool kSigned = kType == DType::int4;
     const uint32_t codes = (kSigned ? word ^ 0x88888888u : word) >> (i / 2 * 8);
     if (i % 2 == 0) return subtract_halves((codes & 0x000f000fu) | 0x64006400u, kSigned ? 0x64086408u : 0x64006400u);
@@ -45,21 +46,21 @@ __device__ inline uint32_t halves_of(uint32_t word, int i) {
   }
 }
 
-// K: the first operand of the scores, step by step of 16 channels.
+// K is the first operand of the scores, in steps of 16 channels.
 template <class C, int kHeadDim>
 struct Keys {
   static constexpr int kSteps = kHeadDim / 16;
   static constexpr int kRowBytes = kHeadDim * 2;
-  __device__ static int place(int row, int chunk) { return matrix_place<kRowBytes>(row, chunk); }
-  // Channel i of the four that lane t multiplies in a step.
+  __device__ static int byte_offset(int row, int chunk) { return matrix_offset<kRowBytes>(row, chunk); }
+  // Returns channel i of the four that lane t multiplies in a step.
   __device__ static int channel(int step, int t, int i) { return step * 16 + 2 * t + i % 2 + i / 2 * 8; }
-  // f(step, operand) for every step.
+  // Calls f(step, operand) for every step.
   template <class F>
   __device__ static void for_each_step(const unsigned char* rows, int lane, const F& f) {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       uint32_t a[4];
-      load_matrices(a, rows + place(lane % 16, step * 2 + lane / 16));
+      load_matrices(a, rows + byte_offset(lane % 16, step * 2 + lane / 16));
       f(step, a);
     }
   }
@@ -73,9 +74,10 @@ struct Keys<Code<kType>, kHeadDim> {
   static constexpr int kWords = kRowBytes / 4 / 4 < 4 ? kRowBytes / 4 / 4 : 4;  // that a lane reads at once
   static constexpr int kLoads = kRowBytes / (16 * kWords);
   static constexpr int kStepsOfWord = kFourBits ? 2 : 1;
-  __device__ static int place(int row, int chunk) { return word_place<kRowBytes>(row, chunk); }
+  __device__ static int byte_offset(int row, int chunk) { return word_offset<kRowBytes>(row, chunk); }
   static constexpr int kRun = kWords * (kFourBits ? 8 : 4);  // channels that a lane reads at once: from (load * 4 + t) * kRun on
-  // Channel i of the four that a lane multiplies in a step: its place in the run of load step / kStepsOfLoad.
+  // in_run() returns channel i of the four that a lane multiplies in a step, counted from the beginning of the run of load step /
+  // kStepsOfLoad.
   static constexpr int kStepsOfLoad = kWords * kStepsOfWord;
   __device__ static constexpr int in_run(int step, int i) {
     const int word = step % kStepsOfLoad / kStepsOfWord;
@@ -91,7 +93,7 @@ struct Keys<Code<kType>, kHeadDim> {
       for (int half = 0; half < 2; ++half) {
         const int row = g + half * 8;
         if constexpr (kWords == 4) {
-          const uint4 four = *reinterpret_cast<const uint4*>(rows + place(row, load * 4 + t));
+          const uint4 four = *reinterpret_cast<const uint4*>(rows + byte_offset(row, load * 4 + t));
           words[half][0] = four.x, words[half][1] = four.y, words[half][2] = four.z, words[half][3] = four.w;
         } else {
           const uint2 two = *reinterpret_cast<const uint2*>(rows + row * kRowBytes + t * 8);
@@ -111,20 +113,20 @@ struct Keys<Code<kType>, kHeadDim> {
   }
 };
 
-// V: the first operand of the output, 16 channels at a time.
+// V is the first operand of the output, 16 channels at a time.
 template <class C, int kHeadDim>
 struct Values {
   static constexpr int kTiles = kHeadDim / 16;
   static constexpr int kRowBytes = kHeadDim * 2;
-  __device__ static int place(int row, int chunk) { return matrix_place<kRowBytes>(row, chunk); }
-  // The channel of row g (half 0) or g + 8 (half 1) of a tile.
+  __device__ static int byte_offset(int row, int chunk) { return matrix_offset<kRowBytes>(row, chunk); }
+  // Returns the channel of row g (half 0) or g + 8 (half 1) of a tile.
   __device__ static int channel(int tile, int g, int half) { return tile * 16 + g + half * 8; }
   template <class F>
   __device__ static void for_each_tile(const unsigned char* rows, int lane, const F& f) {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       uint32_t a[4];
-      load_matrices_transposed(a, rows + place(lane % 8 + lane / 16 * 8, tile * 2 + lane / 8 % 2));
+      load_matrices_transposed(a, rows + byte_offset(lane % 8 + lane / 16 * 8, tile * 2 + lane / 8 % 2));
       f(tile, a);
     }
   }
@@ -136,7 +138,7 @@ struct Values<Code<kType>, kHeadDim> {
   static constexpr bool kFourBits = dtype_bits(kType) == 4;
   static constexpr int kTiles = kHeadDim / 16;
   static constexpr int kRowBytes = kHeadDim * static_cast<int>(dtype_bits(kType)) / 8;
-  __device__ static int place(int row, int chunk) { return matrix_place<kRowBytes>(row, chunk); }
+  __device__ static int byte_offset(int row, int chunk) { return matrix_offset<kRowBytes>(row, chunk); }
   __device__ static int channel(int tile, int g, int half) {
     return kFourBits ? tile / 2 * 32 + 4 * g + tile % 2 * 2 + half : tile * 16 + 2 * g + half;
   }
@@ -145,7 +147,7 @@ struct Values<Code<kType>, kHeadDim> {
 #pragma unroll
     for (int pair = 0; pair < kRowBytes / 32; ++pair) {
       uint32_t codes[4];  // [chunk][keys 0..7 or 8..15]
-      load_matrices_transposed(codes, rows + place(lane % 16, pair * 2 + lane / 16));
+      load_matrices_transposed(codes, rows + byte_offset(lane % 16, pair * 2 + lane / 16));
 #pragma unroll
       for (int chunk = 0; chunk < 2; ++chunk) {
         const uint32_t low = codes[2 * chunk], high = codes[2 * chunk + 1];
@@ -167,8 +169,7 @@ struct Values<Code<kType>, kHeadDim> {
   }
 };
 
-// A lane's part of the rows of K or of V that a warp copies to a stage: one chunk of every kRowsAtOnce-th row. Rows: Keys
-// or Values.
+// A warp copies rows of K or of V to a stage. Each lane copies one chunk of every kRowsAtOnce-th row. Rows is Keys or Values.
 template <int kBits, class Rows>
 struct CopiedRows {
   static constexpr int kChunks = Rows::kRowBytes / 16;
@@ -182,7 +183,7 @@ struct CopiedRows {
   __device__ CopiedRows(const PagedHeads& side, int kv_head, int num_chunks)
       : side(side), kv_head(kv_head), wanted(chunk < num_chunks) {}
   __device__ static uint64_t bytes(uint64_t elements) { return kBits >= 8 ? elements * (kBits / 8) : elements / (8 / kBits); }
-  // The chunk of a token, whose place is not negative.
+  // Returns where this lane's chunk of a token is. The page and the offset are not negative.
   __device__ const unsigned char* at(int page, int offset) const {
     const auto product = [](int a, int64_t b) { return uint64_t{static_cast<uint32_t>(a)} * static_cast<uint64_t>(b); };
     const uint64_t elements =
@@ -190,29 +191,29 @@ struct CopiedRows {
     return static_cast<const unsigned char*>(side.data) + bytes(elements) + chunk * 16;
   }
 
-  // 16 rows of one page: first_needed of the stage and so many more are copied, or all, the others are zeros. kTwo: those that lie `behind`
-  // them in the same way, too, to `to_behind`.
-  template <bool kAll, bool kTwo>
+  // Copies 16 rows of one page: num_needed rows of the stage from first_needed on, or all of them (kAll). The others become zeros. With
+  // kAlsoV the rows of V, which are `distance_to_v` bytes after those of K, are copied to `to_v` in the same way.
+  template <bool kAll, bool kAlsoV>
   __device__ void copy_group(unsigned char* to, int group, const unsigned char* row_from, int first_needed, unsigned num_needed,
-                             unsigned char* to_behind = nullptr, int64_t behind = 0) const {
+                             unsigned char* to_v = nullptr, int64_t distance_to_v = 0) const {
     if (!wanted) return;
 #pragma unroll
     for (int i = 0; i < kKeyGroup / kRowsAtOnce; ++i) {
       const int row = group * kKeyGroup + i * kRowsAtOnce + first_row;
       const bool there = kAll || static_cast<unsigned>(row - first_needed) < num_needed;
-      copy_or_clear(to + Rows::place(row, chunk), row_from, there);
-      if constexpr (kTwo) copy_or_clear(to_behind + Rows::place(row, chunk), row_from + behind, there);
+      copy_or_clear(to + Rows::byte_offset(row, chunk), row_from, there);
+      if constexpr (kAlsoV) copy_or_clear(to_v + Rows::byte_offset(row, chunk), row_from + distance_to_v, there);
       row_from += bytes(kRowsAtOnce * static_cast<uint64_t>(side.strides.token));
     }
   }
 
-  // Row after row, as lane `row` knows its page, and its offset there: zeros if it has none.
+  // Copies row after row. Lane `row` knows the page of a row and its offset there. A row without a page becomes zeros.
   __device__ void copy_each(unsigned char* to, int num_rows, int page, int offset) const {
 #pragma unroll 2
     for (int first = 0; first < num_rows; first += kRowsAtOnce) {
       const int row = first + first_row;
       const int page_of_row = __shfl_sync(0xffffffffu, page, row), offset_of_row = __shfl_sync(0xffffffffu, offset, row);
-      if (wanted) copy_or_clear(to + Rows::place(row, chunk), at(max(0, page_of_row), offset_of_row), page_of_row >= 0);
+      if (wanted) copy_or_clear(to + Rows::byte_offset(row, chunk), at(max(0, page_of_row), offset_of_row), page_of_row >= 0);
     }
   }
 };

@@ -1,5 +1,5 @@
-// Decode on tensor cores: what a warp adds up over the keys of a unit, and how the sums of the warps, and of blocks that share a unit, become
-// rows of `out`. The layout of fragments is in decode_mma/kernel.cuh.
+// Decode on tensor cores: what a warp adds up over the keys of a work item, and how the sums of the warps, and of the blocks that work on
+// it, become rows of `out`. The layout of fragments is in decode_mma/kernel.cuh.
 #pragma once
 
 #include <prologue/kernels/paged_attention/decode_mma/copies.cuh>
@@ -8,26 +8,26 @@
 
 namespace prologue::cuda {
 
-// In shared memory, for the end of a unit. kRows: packed rows of a unit.
+// The warps exchange this in shared memory at the end of a work item. kRows is the number of its packed rows.
 template <class V, int kHeadDim, int kRows>
 struct alignas(16) DecodeMmaShared {
   float out[kDecodeMmaWarps][8][kHeadDim];  // of eight packed rows, one column tile after the other
   float maximum[kDecodeMmaWarps][kRows];
   float sum[kDecodeMmaWarps][kRows];
   float zero_sum[kDecodeMmaWarps][kHasZeroPoint<V> ? kRows : 1];
-  FindShare<kDecodeMmaThreads> find_share;
-  unsigned faulty[2];  // a bit per packed row; of the units in turn
+  FindRange<kDecodeMmaThreads> find_range;
+  unsigned faulty[2];  // a bit per packed row; work items use them alternately
   unsigned arrived;
 };
 
-// A power of two, as its logarithm, that a scale of V does not reach: 2^-90 at least, since beyond it weights without their scale could
+// Returns log2 of a power of two that a scale of V does not reach. It is at least 2^-90, since below that weights without their scale could
 // be infinite.
 __device__ inline float log_bound(float scale) {
   const uint32_t exponent = __float_as_uint(scale) >> 23 & 255u;                          // plus 127
   return fmaxf(-90.0f, __uint_as_float(exponent | 0x4b000000u) - (8388608.0f + 126.0f));  // 2^23 + the exponent, less that
 }
 
-// Where tokens have scales of V, weights are multiplied by them and `maximum` bounds the products, so that float16 holds them.
+// If tokens have scales of V, weights are multiplied by them and `maximum` bounds the products, so that float16 holds them.
 template <class T, class K, class V, int kHeadDim, int kColumns, int kKeys>
 struct DecodeMmaSums {
   using KeysOf = Keys<K, kHeadDim>;
@@ -62,9 +62,9 @@ struct DecodeMmaSums {
     }
   }
 
-  // Adds the keys of a stage, from position first_key on. `faulty`: of the block; gets the rows that see a missing key.
+  // Adds the keys of a stage, from position first_key on. The rows that see a missing key are added to `faulty`, which is the block's.
   template <class Cursor>
-  __device__ __forceinline__ void add(const AttentionArgs& args, const Cursor& unit, const Queries& q, const Stage& stage,
+  __device__ __forceinline__ void add(const AttentionArgs& args, const Cursor& item, const Queries& q, const Stage& stage,
                                       const StageKeys& keys, unsigned& faulty) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int g = lane / 4;
@@ -73,7 +73,7 @@ struct DecodeMmaSums {
     const bool v_has_scales = scale_per_token<K, V>(args.p.kv.v);
     [[maybe_unused]] float value_scale[kGroups][2];  // of keys g and g + 8
     [[maybe_unused]] float log_scale[kGroups][2];
-    [[maybe_unused]] float zero_point[kGroups][2];  // of V, in units of its scale where that is not 0
+    [[maybe_unused]] float zero_point[kGroups][2];  // of V, as a multiple of its scale if that is not 0
     if constexpr (kScaled) {
       if (scale_per_token<K, V>(args.p.kv.k)) {
         for_each(score, [&](float& s, int group, int c, int i) {
@@ -98,7 +98,7 @@ struct DecodeMmaSums {
     }
     for_each(score, [&](float& s, int, int c, int i) { s *= q.row_scale[c][i % 2]; });
     if (args.cap_log2 > 0.0f) for_each(score, [&](float& s, int, int, int) { s = capped_roughly(args, s); });
-    hide(args, unit, q, unit.position() + warp * kKeys, keys.missing, score, faulty);
+    hide(args, item, q, item.position() + warp * kKeys, keys.missing, score, faulty);
     raise_maximum(score, log_scale);
     for_each(score, [&](float& s, int group, int c, int i) {
       const float weight = weight_of(s, maximum[c][i % 2]);
@@ -107,7 +107,7 @@ struct DecodeMmaSums {
       if constexpr (!kIsFloat<V>) {
         if (weight != 0.0f) s = weight * value_scale[group][i / 2];  // hidden ones may have any scale
       }
-      // With the weight that multiplies the codes: what its rounding moves is the whole element.
+      // The weight that multiplies the codes is used here too: what its rounding changes is the whole element.
       if constexpr (kHasZeroPoint<V>) {
         const float rounded = value_scale[group][i / 2] == 0.0f ? weight : to_float(from_float<T>(s));
         if (weight != 0.0f) zero_sum[c][i % 2] = fmaf(rounded, zero_point[group][i / 2], zero_sum[c][i % 2]);
@@ -116,21 +116,21 @@ struct DecodeMmaSums {
     multiply_values(score, stage);
   }
 
-  // Of the unit's first_share to last_share, which have parts of it, this block's is complete: the warps add up; if it is the only one, or the
-  // last to arrive, the block stores the rows. `turn`: of shared.faulty.
+  // Ends this block's part of a work item. The ranges first_range to last_range have parts of it. The warps add up their sums. If this
+  // block is the only one, or the last to arrive, it stores the rows. `parity` selects one of shared.faulty.
   template <class Cursor>
-  __device__ __forceinline__ void end_unit(const AttentionArgs& args, const Cursor& unit, int first_share, int last_share,
-                                           int turn, Shared& shared) {
+  __device__ __forceinline__ void end_item(const AttentionArgs& args, const Cursor& item, int first_range, int last_range,
+                                           int parity, Shared& shared) {
     constexpr int kFours = kHeadDim / 4;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int g = lane / 4, t = lane % 4;
     const int head_dim = args.v_head_dim;
-    const int num_packed = min(kRows, unit.num_packed(args) - unit.first_packed());  // of this unit
-    const bool whole = first_share == last_share;
+    const int num_packed = min(kRows, item.num_packed(args) - item.first_packed());  // of this work item
+    const bool whole = first_range == last_range;
     float value_scale = 1.0f;
-    if constexpr (kScaled) value_scale = shared_scale(args.p.kv.v.format, args.p.kv.v.scale, unit.kv_head);
+    if constexpr (kScaled) value_scale = shared_scale(args.p.kv.v.format, args.p.kv.v.scale, item.kv_head);
     const int part =
-        (part_of(first_share, static_cast<int>(blockIdx.y)) * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x)) * kRows;
+        (part_of(first_range, static_cast<int>(blockIdx.y)) * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x)) * kRows;
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
 #pragma unroll
@@ -155,14 +155,14 @@ struct DecodeMmaSums {
         }
       }
       __syncthreads();
-      const unsigned faulty = shared.faulty[turn];
+      const unsigned faulty = shared.faulty[parity];
       const int rows = min(8, num_packed - c * 8);
       for (int i = threadIdx.x; i < rows * kFours; i += kDecodeMmaThreads) {
         const int of_column = i / kFours;
         const int row = c * 8 + of_column;
         const int d = i % kFours * 4;
         if (d >= head_dim) continue;
-        const bool fault = unit.sequence.too_long || (faulty >> row & 1) != 0;
+        const bool fault = item.sequence.too_long || (faulty >> row & 1) != 0;
         float row_maximum = -INFINITY;
 #pragma unroll
         for (int w = 0; w < kDecodeMmaWarps; ++w) row_maximum = fmaxf(row_maximum, shared.maximum[w][row]);
@@ -186,42 +186,42 @@ struct DecodeMmaSums {
           if constexpr (kHasZeroPoint<V>) value += row_zero_sum;  // as much for every channel
         }
         if (whole) {
-          store_row(args, unit, unit.first_packed() + row, d, row_maximum, row_sum, fault, values);
+          store_row(args, item, item.first_packed() + row, d, row_maximum, row_sum, fault, values);
         } else {
           *reinterpret_cast<float4*>(&args.partial_out[(part + row) * head_dim + d]) = {values[0], values[1], values[2],
                                                                                         values[3]};
           if (d == 0) args.partial_stats[part + row] = {row_maximum, fault ? -1.0f : row_sum};
         }
       }
-      if (threadIdx.x == 0) shared.faulty[1 - turn] = 0;
+      if (threadIdx.x == 0) shared.faulty[1 - parity] = 0;
       __syncthreads();
     }
     if (whole) return;
-    uint32_t* const counter = &args.counters[first_share * gridDim.x + blockIdx.x];
+    uint32_t* const counter = &args.counters[first_range * gridDim.x + blockIdx.x];
     if (threadIdx.x == 0) shared.arrived = count_arrival(counter);
     __syncthreads();
-    if (shared.arrived != static_cast<unsigned>(last_share - first_share)) return;
+    if (shared.arrived != static_cast<unsigned>(last_range - first_range)) return;
     if (threadIdx.x == 0) *counter = 0;
 #pragma unroll 1
     for (int row = warp; row < num_packed; row += kDecodeMmaWarps) {
       using Row = RowOfParts<kRows, kHeadDim>;
-      Row sums(args, first_share, last_share, row);
+      Row sums(args, first_range, last_range, row);
       if (lane >= Row::kLanes) continue;
 #pragma unroll
       for (int four = 0; four < Row::kFours; ++four) {
         const int d = lane * 4 + four * 128;
         if (d < head_dim) {
-          store_row(args, unit, unit.first_packed() + row, d, sums.maximum, sums.sum, sums.fault, sums.values[four]);
+          store_row(args, item, item.first_packed() + row, d, sums.maximum, sums.sum, sums.fault, sums.values[four]);
         }
       }
     }
   }
 
  private:
-  // Of a lane: key group * 16 + g + i / 2 * 8, packed row 2t + i % 2 of the column tile; then weights.
+  // A lane has the scores of key group * 16 + g + i / 2 * 8 and packed row 2t + i % 2 of the column tile. They become weights in place.
   using Scores = float[kGroups][kColumns][4];
 
-  // f(score, group, column tile, i) for all of them.
+  // Calls f(score, group, column tile, i) for all of them.
   template <class F>
   __device__ __forceinline__ static void for_each(Scores& score, const F& f) {
 #pragma unroll
@@ -255,7 +255,7 @@ struct DecodeMmaSums {
 
   // Scores of keys that a row does not see, or that have no page, become -infinity.
   template <class Cursor>
-  __device__ __forceinline__ static void hide(const AttentionArgs& args, const Cursor& unit, const Queries& q, int first_key,
+  __device__ __forceinline__ static void hide(const AttentionArgs& args, const Cursor& item, const Queries& q, int first_key,
                                               unsigned missing, Scores& score, unsigned& faulty) {
     if (first_key >= q.all_see_from && first_key + kKeys <= q.all_see_to && missing == 0) return;
     const int lane = threadIdx.x % 32;
@@ -267,13 +267,13 @@ struct DecodeMmaSums {
 #pragma unroll 1
       for (int key = 0; key < kKeys; ++key) {
         if ((missing >> key & 1) == 0) continue;
-        const auto rows = static_cast<unsigned>(rows_that_see<kRows>(args, unit.sequence, unit.first_packed(), first_key + key));
+        const auto rows = static_cast<unsigned>(rows_that_see<kRows>(args, item.sequence, item.first_packed(), first_key + key));
         atomicOr(&faulty, rows);
       }
     }
   }
 
-  // Where there are larger scores, all sums are divided by what the maximum grows by.
+  // If there are larger scores, all sums are divided by what the maximum grows by.
   __device__ __forceinline__ void raise_maximum(Scores& score, [[maybe_unused]] const float (&log_scale)[kGroups][2]) {
     float new_maximum[kColumns][2];
 #pragma unroll
@@ -334,21 +334,21 @@ struct DecodeMmaSums {
     }
   }
 
-  // Four channels of a row whose sums are complete: what goes to `out`.
+  // Stores four channels of a row whose sums are complete.
   template <class Cursor>
-  __device__ __forceinline__ static void store_row(const AttentionArgs& args, const Cursor& unit, int packed, int d,
+  __device__ __forceinline__ static void store_row(const AttentionArgs& args, const Cursor& item, int packed, int d,
                                                    float row_maximum, float row_sum, bool fault, float (&values)[4]) {
     const PagedAttentionParams& p = args.p;
     const int j = packed / args.group;
-    const int64_t q_head = static_cast<int64_t>(unit.kv_head) * args.group + packed % args.group;
-    if (fault && d == 0 && unit.kv_head == 0 && packed % args.group == 0) record_row_fault(args, unit.sequence, j);
+    const int64_t q_head = static_cast<int64_t>(item.kv_head) * args.group + packed % args.group;
+    if (fault && d == 0 && item.kv_head == 0 && packed % args.group == 0) record_row_fault(args, item.sequence, j);
     row_sum += sink_weight(p, q_head, row_maximum);
-    const bool zero = fault || unit.sequence.limit(j) == 0;
+    const bool zero = fault || item.sequence.limit(j) == 0;
     // Where V has no scales the sum is 1 or more, and its reciprocal loses nothing that 16 bits would keep.
     const float inverse = kIsFloat<V> ? 1.0f / row_sum : 1.0f;
 #pragma unroll
     for (float& value : values) value = zero ? 0.0f : kIsFloat<V> ? value * inverse : value / row_sum;
-    store_four(p.dtype, p.out.data, (unit.sequence.first_row + j) * p.out.token_stride + q_head * p.out.head_stride + d, values);
+    store_four(p.dtype, p.out.data, (item.sequence.first_row + j) * p.out.token_stride + q_head * p.out.head_stride + d, values);
   }
 };
 

@@ -1,4 +1,4 @@
-// How an entry of the prefill tables is made.
+// This file makes an entry of the prefill tables.
 #pragma once
 
 #include <prologue/kernels/paged_attention/attention_instances.cuh>

@@ -6,7 +6,7 @@ namespace prologue::cuda {
 
 namespace {
 
-// Tensor cores where the call allows them.
+// Kernels with tensor cores are used if the call allows them.
 constexpr InstanceTable<PrefillInstance> kTables[] = {prefill_mma_instances, prefill_mma_instances_of_any_formats,
                                                       prefill_simple_instances, prefill_simple_instances_of_any_formats};
 
@@ -35,8 +35,8 @@ bool serves(const PrefillInstance& instance, const PagedAttentionParams& params)
   return fits(k) && fits(v);
 }
 
-// Tiles of more rows than the smallest have less to load for each, but they must fill the GPU; and a batch-invariant row has the same ones
-// in every call.
+// Tiles of more rows than the smallest load less for each row, but they must fill the GPU. A batch-invariant row uses the same kernel in
+// every call.
 bool fills_the_gpu(const PrefillInstance& instance, const PagedAttentionParams& params) {
   constexpr int kSmallestRows = 64;
   if (instance.rows <= kSmallestRows) return true;
@@ -44,7 +44,7 @@ bool fills_the_gpu(const PrefillInstance& instance, const PagedAttentionParams& 
   return !params.batch_invariant && tiles >= 2 * kMultiprocessors;
 }
 
-// The smallest instance that serves the heads and fits the GPU.
+// Returns the smallest instance that serves the heads and fits the GPU.
 const PrefillInstance* choose(const PagedAttentionParams& params, size_t shared_bytes) {
   return first_instance(kTables, [&](const PrefillInstance& instance) {
     return serves(instance, params) && instance.shared_bytes <= shared_bytes && fills_the_gpu(instance, params);

@@ -1,6 +1,6 @@
-// Prefill by mma.sync: the keys and values of a tile, from the cache to shared memory. The cache holds T, which is copied, or codes, which pass
-// through registers and wait there until their buffer is free. Of any formats, K or V may still hold T: then that one is copied when
-// its codes would be loaded.
+// Prefill by mma.sync: this file brings the keys and values of a tile from the cache to shared memory. The cache holds T, which is copied,
+// or codes, which pass through registers and wait there until their buffer is free. In a call with any formats, K or V may still hold T:
+// then it is copied at the point where codes would be loaded.
 #pragma once
 
 #include <cuda_pipeline_primitives.h>
@@ -16,8 +16,8 @@
 
 namespace prologue::cuda {
 
-// What a block of shared memory holds. kMaxKeys: heads of 256 channels with 64 keys need more than the 99 KiB that a block has on
-// sm_86, sm_89 and sm_120.
+// Lays out the shared memory of a block. kMaxKeys: heads of 256 channels with 64 keys need more than the 99 KiB that a block has on sm_86,
+// sm_89 and sm_120.
 template <class T, int kHeadDim, bool kQuantized, int kMaxKeys, int kRowTiles>
 struct MmaTile {
   static constexpr int kRows = 64 * kRowTiles;
@@ -74,7 +74,7 @@ class CodeTile {
   uint2 codes_[kPerThread];
 };
 
-// The q head of a packed row.
+// Returns the q head of a packed row.
 __device__ inline int64_t q_head_of(const AttentionArgs& args, int kv_head, int packed) {
   return static_cast<int64_t>(kv_head) * args.group + packed % args.group;
 }
@@ -116,14 +116,14 @@ struct PrefillMmaCopies {
   __device__ __forceinline__ bool k_holds_codes() const { return !kAnyFormats || dtype_is_quantized(k_format().type); }
   __device__ __forceinline__ bool v_holds_codes() const { return !kAnyFormats || dtype_is_quantized(v_format().type); }
 
-  // Where the keys of a tile are. Positions that no row needs are zeros, like those of bad pages.
+  // Finds where the keys of a tile are. Positions that no row needs are zeros, and so are those of bad pages.
   __device__ __forceinline__ void find_keys(int key_tile) {
     const PagedAttentionParams& p = args.p;
     const int position = key_tile * Tile::kKeys + threadIdx.x;
     if (threadIdx.x >= Tile::kKeys) return;
     CacheSlot slot = {-1, 0};
     if (is_needed(position)) {
-      slot = cache_slot(args, page, place_of(args, position));
+      slot = cache_slot(args, page, logical_slot_of(args, position));
       if (slot.page < 0) {
         for (int i = 0; i < Tile::kRows / 32; ++i) {
           const uint64_t rows = rows_that_see<32>(args, tile.sequence, tile.first_packed + 32 * i, position);
@@ -160,7 +160,7 @@ struct PrefillMmaCopies {
     copy_side(shared.v, args.p.kv.v, v_chunks, stage, [](const KvOffset& offset) { return offset.v; });
   }
 
-  // The same for codes, in two steps.
+  // load_*() and then store_*() do the same for codes, in two steps.
   __device__ __forceinline__ void load_keys(int stage) {
     if constexpr (kQuantized) {
       if (!k_holds_codes()) return copy_keys(stage);
@@ -204,11 +204,11 @@ struct PrefillMmaCopies {
   using Codes = std::conditional_t<kQuantized, CodeTile<T, Tile, kHeadDim, kAnyFormats>, std::nullptr_t>;
 
   __device__ __forceinline__ bool is_needed(int position) const { return position >= first_needed && position < tile.last_limit; }
-  // A thread has a key of each tile, and asks for its page while the tile before it is multiplied.
+  // A thread has one key of each tile, and loads its page while the previous tile is multiplied.
   __device__ __forceinline__ int page_in(int key_tile) const {
     const int position = key_tile * Tile::kKeys + threadIdx.x;
-    const bool asks = threadIdx.x < Tile::kKeys && is_needed(position);
-    return asks ? tile.sequence.pages[page_index(args, place_of(args, position))] : -1;
+    const bool reads = threadIdx.x < Tile::kKeys && is_needed(position);
+    return reads ? tile.sequence.pages[page_index(args, logical_slot_of(args, position))] : -1;
   }
   template <class F>
   __device__ __forceinline__ void copy_side(T (*to)[Tile::kStride], const PagedHeads& side, int num_chunks, int stage,

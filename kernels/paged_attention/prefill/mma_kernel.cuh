@@ -1,12 +1,12 @@
-// Prefill by mma.sync: a block of four warps = a tile of 64 or 128 packed rows of one kv head, over all positions that they see; a warp = 16 or
-// 32 of the rows.
+// Prefill by mma.sync. A block of four warps works on a tile of 64 or 128 packed rows of one kv head, over all positions that they see. A
+// warp has 16 or 32 of the rows.
 //
 //   mma_copies.cuh    the keys and values of a tile, from the cache to shared memory
 //   mma_sums.cuh      q * k, its weights, times v; rows of the output
 //
 // A row takes the same steps whatever else its tile holds: keys come in tiles that start at multiples of their size, a hidden key has the
 // weight 0, and tiles without a key that the row sees leave its maximum and sums as they are. Only the sign of a sum that is 0 could
-// tell: it is dropped before the division.
+// differ: it is dropped before the division.
 #pragma once
 
 #include <prologue/kernels/paged_attention/prefill/mma_copies.cuh>
@@ -14,19 +14,18 @@
 
 namespace prologue::cuda {
 
-// Blocks of an SM, for whose registers there is room: a block less costs a quarter of the speed.
+// The registers allow so many blocks on an SM. One block fewer costs a quarter of the speed.
 template <int kHeadDim, int kRowTiles>
 inline constexpr int kMmaBlocksPerSm = kRowTiles > 1     ? 2
                                        : kHeadDim <= 96  ? 4
                                        : kHeadDim <= 128 ? 3
                                                          : 2;
 
-// A block takes kMaxKeys keys at a time. Two tiles of rows share what a warp loads of K and V from shared memory, which limits a single one.
-// While keys are multiplied the values are on their way, and vice versa. The head dims are multiples of 8 up to kHeadDim; the channels beyond
-// them are zeros.
-// Of codes K is multiplied without its scale, which multiplies the scores, V with the scale of its token, or without the scale that all tokens
-// share, which multiplies the output. Zero points: that of K, times the sum of a row of q, is added to the score; that of V is added
-// where its token's scale is multiplied.
+// A block takes kMaxKeys keys at a time. Two tiles of rows use what a warp loads of K and V from shared memory, which limits a single one.
+// While keys are multiplied the values are in flight, and vice versa. The head dims are multiples of 8 up to kHeadDim; the channels beyond
+// them are zeros. If the cache holds codes, K is multiplied without its scale, which multiplies the scores; V is multiplied with the scale
+// of its token, or without the scale of all tokens, which multiplies the output. The zero point of K, times the sum of a row of q, is added
+// to the score; that of V is added when its token's scale is multiplied.
 template <class T, int kHeadDim, PrefillCache kCache, int kMaxKeys, int kRowTiles>
 __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys, kRowTiles>::kThreads,
                                   kMmaBlocksPerSm<kHeadDim, kRowTiles>)
@@ -108,7 +107,7 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys, kRowT
       }
     }
   }
-  __pipeline_wait_prior(0);  // without keys to wait for, Q may still be on its way to where the output passes
+  __pipeline_wait_prior(0);  // without keys to wait for, copies of Q may still be in flight to where the output passes through
   __syncthreads();
   sums.store();
 }

@@ -1,4 +1,4 @@
-// Prefill by mma.sync: what a warp adds up over the keys that its rows see.
+// Prefill by mma.sync: a warp adds up the keys that its rows see.
 #pragma once
 
 #include <prologue/kernels/base/device/instructions.cuh>
@@ -6,10 +6,9 @@
 
 namespace prologue::cuda {
 
-// kRowTiles times 16 rows, with the fragments of mma.m16n8k16: lane l has rows l / 4 and l / 4 + 8 of each (its halves), columns 2 (l % 4) and
-// the next of every 8.
-// Scores are scaled where they become weights, in one instruction; at once where the largest would not be the largest any more, or where
-// something comes in between.
+// A warp has kRowTiles times 16 rows, with the fragments of mma.m16n8k16: lane l has rows l / 4 and l / 4 + 8 of each (its halves), columns
+// 2 (l % 4) and the next of every 8. Scores are scaled where they become weights, in one instruction; at once where the largest would not
+// be the largest any more, or where something comes in between.
 template <class T, int kHeadDim, PrefillCache kCache, class Tile>
 struct PrefillMmaSums {
   using Copies = PrefillMmaCopies<T, kHeadDim, kCache, Tile>;
@@ -50,10 +49,10 @@ struct PrefillMmaSums {
     weight_scale = scaled_at_once ? 1.0f : score_scale;
   }
 
-  // Half h of row tile r, in the block's tile.
+  // Returns half h of row tile r as a row of the block's tile.
   __device__ __forceinline__ int row_of(int r, int half) const { return first_row + r * 16 + half * 8 + lane / 4; }
 
-  // For zero points of K, when q is there.
+  // Adds up the channels of each row of q, for zero points of K. Called when q is in shared memory.
   __device__ __forceinline__ void add_up_q() {
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
@@ -87,7 +86,7 @@ struct PrefillMmaSums {
     }
   }
 
-  // Scores become weights; the sums so far are divided by what the maximum has grown by.
+  // Converts scores into weights, and divides the sums so far by what the maximum has grown by.
   __device__ __forceinline__ void weigh(int key_tile, Scores& score) {
     const RowTile& tile = copies.tile;
     const int first_key = key_tile * Tile::kKeys + lane % 4 * 2;
@@ -144,7 +143,7 @@ struct PrefillMmaSums {
     }
   }
 
-  // The rows of the warp, by way of the place of q in shared memory.
+  // Stores the rows of the warp. They pass through the shared memory of q.
   __device__ __forceinline__ void store() {
     const PagedAttentionParams& p = args.p;
     const RowTile& tile = copies.tile;
@@ -194,7 +193,7 @@ struct PrefillMmaSums {
   }
 
  private:
-  // f(score, row tile, group of 8 keys, i) for all of a lane.
+  // Calls f(score, row tile, group of 8 keys, i) for all scores of a lane.
   template <class F>
   __device__ __forceinline__ static void for_each(Scores& score, const F& f) {
 #pragma unroll

@@ -1,5 +1,5 @@
-// Prefill for any types, head dims and alignment: a block of 16 x 16 threads = a tile of packed rows of one kv head, over all positions that
-// they see; a thread has a few rows, keys and channels.
+// Prefill for any types, head dims and alignment: a block of 16 x 16 threads works on a tile of packed rows of one kv head, over all
+// positions that they see; a thread has a few rows, keys and channels.
 //
 // A row takes the same steps whatever else its tile holds, if the call is batch-invariant: keys come in tiles that start at multiples of their
 // size then (see prefill/mma_kernel.cuh).
@@ -15,8 +15,8 @@
 
 namespace prologue::cuda {
 
-// Up to 148 KiB of shared memory; small tiles, with K and V one after the other in one buffer, need less than the 99 KiB that a
-// block has on sm_86, sm_89 and sm_120. Heads of up to 128 channels need no more in either.
+// A tile needs up to 148 KiB of shared memory. Small tiles, with K and V one after the other in one buffer, need less than the 99 KiB that
+// a block has on sm_86, sm_89 and sm_120. Heads of up to 128 channels need no more than that in either form.
 template <int kHeadDim, bool kSmall>
 struct SimpleTile {
   static constexpr int kRows = kHeadDim <= 128 ? 64 : (kHeadDim <= 256 ? 64 : 32) / (kSmall ? 2 : 1);
@@ -36,9 +36,9 @@ template <int kHeadDim, bool kSmall, PrefillCache kCache>
 using SimpleTileOf = std::conditional_t<kCache == PrefillCache::any_formats, WithZeroPoints<SimpleTile<kHeadDim, kSmall>, 1>,
                                         SimpleTile<kHeadDim, kSmall>>;
 
-// A block = kRows packed rows of one kv head. Thread (y, x) of 16 x 16 has kRows / 16 rows from there on, of their scores every
-// 16th key from x on, of their outputs the channels 4 x .. 4 x + 3 of every 64. Any types, head dims and alignment; codes are
-// multiplied by their scales, and zero points are added, when they are loaded.
+// A block works on kRows packed rows of one kv head. Thread (y, x) of 16 x 16 has kRows / 16 rows from y * (kRows / 16) on. Of their scores
+// it has every 16th key from x on; of their outputs the channels 4 x .. 4 x + 3 of every 64. All types, head dims and alignments are
+// allowed; codes are multiplied by their scales, and zero points are added, when they are loaded.
 template <int kHeadDim, bool kSmall, PrefillCache kCache>
 __global__ void __launch_bounds__(SimpleTileOf<kHeadDim, kSmall, kCache>::kThreads, 1)
     prefill_simple_kernel(const __grid_constant__ AttentionArgs args) {
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(SimpleTileOf<kHeadDim, kSmall, kCache>::kThrea
   const int y = threadIdx.x / 16;
 
   const auto q_head = [&](int packed) { return static_cast<int64_t>(kv_head) * args.group + packed % args.group; };
-  // Channels d .. d + 3 of a row of `width` that starts at element `offset`, zeros where there are none.
+  // Loads channels d .. d + 3 of a row of `width` that starts at element `offset`; channels that do not exist are zeros.
   const auto load_four = [&](DType type, const void* data, int64_t offset, int d, int width) {
     float4 four = {0.0f, 0.0f, 0.0f, 0.0f};
     if (offset < 0 || d >= width) return four;
@@ -121,8 +121,8 @@ __global__ void __launch_bounds__(SimpleTileOf<kHeadDim, kSmall, kCache>::kThrea
       const int position = first_key + threadIdx.x;
       CacheSlot slot = {-1, 0};
       if (position >= first_needed && position < tile.last_limit) {
-        const int place = place_of(args, position);
-        slot = cache_slot(args, sequence.pages[page_index(args, place)], place);
+        const int logical_slot = logical_slot_of(args, position);
+        slot = cache_slot(args, sequence.pages[page_index(args, logical_slot)], logical_slot);
         if (slot.page < 0) {
           const uint64_t rows = rows_that_see<Tile::kRows>(args, sequence, tile.first_packed, position);
           for (size_t i = 0; i < std::size(shared.faulty); ++i)

@@ -1,9 +1,9 @@
-// The producers of prefill_wgmma_kernel for quantised caches: one half of them for K and one for V, each warp for 32 keys of every tile. A
-// thread copies codes from the cache to a place of its own in shared memory, and converts them, when they are there, to numbers of T where TMA
-// would have copied those. As soon as a part of its codes is converted, a later one is on its way to the same place.
+// The producers of prefill_wgmma_kernel for quantised caches. Half of them work on K and half on V; each warp has 32 keys of every tile. A
+// thread copies codes from the cache to a buffer of its own in shared memory. When they are there, it converts them to numbers of T where
+// TMA would have copied those. As soon as a part of its codes is converted, the copy of a later one to the same buffer is issued.
 //
-// K goes without its scale, which multiplies the scores; V with the scale of its token, or without the one that all tokens share, which
-// multiplies the output. Zero points: that of K, times the sum of a row of q, is added to the score; that of V is added to the number.
+// K is stored without its scale, which multiplies the scores. V is stored with the scale of its token, or without the one of all tokens,
+// which multiplies the output. The zero point of K, times the sum of a row of q, is added to the score; that of V is added to the number.
 #pragma once
 
 #include <cuda_pipeline_primitives.h>
@@ -15,12 +15,12 @@
 
 namespace prologue::cuda {
 
-// Warps for K, and for V.
+// So many warps convert K, and as many V.
 template <class Shared>
 inline constexpr int kCodeWarps = Shared::kProducers / 2 / 32;
 
-// Which codes of its warp's keys a lane has: kPrefillWgmmaCodes of 16 channels at n of kPerLane, of key first_key + n * kKeysApart. Eight
-// neighbours write to all banks once: they have two rows, whose swizzles differ in one chunk, of the same 64 channels.
+// Says which codes of its warp's keys a lane has: kPrefillWgmmaCodes of 16 channels at n of kPerLane, of key first_key + n * kKeysApart.
+// Eight neighbours write to all banks once: they have two rows, whose swizzles differ in one chunk, of the same 64 channels.
 template <class Shared>
 struct LaneCodes {
   static_assert(Shared::kKeys == 32 * kCodeWarps<Shared>);
@@ -45,18 +45,19 @@ struct LaneCodes {
   }
   __device__ int channel() const { return panel * 64 + quarter * kPrefillWgmmaCodes; }
   __device__ int key(int n) const { return first_key + n * kKeysApart; }
-  // Where a thread's codes at i of a part are.
-  __device__ static int place(int part, int i) { return (part % kPartsInFlight * kPerPart + i) * kThreads; }
+  // Returns the index in the thread's buffer of its codes at i of a part.
+  __device__ static int buffer_index(int part, int i) { return (part % kPartsInFlight * kPerPart + i) * kThreads; }
 };
 
-// Of a lane's key of a tile: where it begins, in kPrefillWgmmaCodes codes of its kv head, negative: it is zeros. And its scale and zero point.
+// Describes a lane's key of a tile: where it begins, in groups of kPrefillWgmmaCodes codes of its kv head, or a negative number if it is
+// zeros; its scale and zero point.
 struct CodeKey {
   int first = -1;
   float scale = 1.0f;
   float zero_point = 0.0f;
 };
 
-// Eight codes as numbers of T; kScaled: times the scale of their key, plus its zero point.
+// Returns eight codes as numbers of T. With kScaled they are multiplied by the scale of their key, and its zero point is added.
 template <DType kType, class T, bool kScaled>
 __device__ inline Group<T> numbers_of(uint2 codes, float scale, float zero_point) {
   if constexpr (!kScaled && std::is_same_v<T, __half>) {
@@ -73,7 +74,7 @@ __device__ inline Group<T> numbers_of(uint2 codes, float scale, float zero_point
   }
 }
 
-// A lane's codes of a kv head, in a cache of type kType.
+// Converts a lane's codes of a kv head, in a cache of type kType.
 template <DType kType, class Shared>
 struct CodeRows {
   using T = typename Shared::Element;
@@ -83,14 +84,14 @@ struct CodeRows {
   Lanes lane;
   const unsigned char* data;  // the lane's channels of the first token of the cache
   bool has_channels;
-  uint4* codes;  // where this thread's are on their way, [part in flight][i], kThreads apart
+  uint4* codes;  // this thread's buffer for codes in flight, [part in flight][i], kThreads apart
 
   __device__ CodeRows(const unsigned char* of_head, int channels, uint4* codes_of_thread)
       : data(of_head + lane.channel() * kBytes / kPrefillWgmmaCodes),
         has_channels(lane.channel() < channels),
         codes(codes_of_thread) {}
 
-  // Begins to copy a part of the codes of a tile. `first`: that of the lane's key.
+  // Begins to copy a part of the codes of a tile. `first` is the CodeKey::first of the lane's key.
   __device__ void copy(int first, int part) const {
 #pragma unroll
     for (int i = 0; i < Lanes::kPerPart; ++i) {
@@ -98,16 +99,17 @@ struct CodeRows {
       const bool there = of_key >= 0 && has_channels;
       const unsigned char* from = data + int64_t{of_key} * kBytes;
       if constexpr (kFourBits) {
-        __pipeline_memcpy_async(codes + Lanes::place(part, i), there ? from : data, kBytes, there ? 0 : kBytes);
+        __pipeline_memcpy_async(codes + Lanes::buffer_index(part, i), there ? from : data, kBytes, there ? 0 : kBytes);
       } else {
-        copy_or_clear(codes + Lanes::place(part, i), from, there);
+        copy_or_clear(codes + Lanes::buffer_index(part, i), from, there);
       }
     }
     __pipeline_commit();
   }
 
-  // The codes of a tile as numbers of T; kScaled: times the scale of their keys, plus their zero point. `key`, `next`: those of the lane in this
-  // tile and in the next one, whose first parts are on their way at the end.
+  // Converts the codes of a tile to numbers of T. With kScaled they are multiplied by the scales of their keys, and zero points are added.
+  // `key` and `next` are the lane's keys of this tile and of the next one. The copies of the first parts of the next tile are in flight at
+  // the end.
   template <bool kScaled, class Tile>
   __device__ void convert(Tile& to, const CodeKey& key, const CodeKey& next) const {
     const int first_row = static_cast<int>(threadIdx.x) % Lanes::kThreads / 32 * 32 + lane.first_key;
@@ -118,7 +120,7 @@ struct CodeRows {
 #pragma unroll
       for (int i = 0; i < Lanes::kPerPart; ++i) {
         const int n = part * Lanes::kPerPart + i;
-        const uint4* const from = codes + Lanes::place(part, i);
+        const uint4* const from = codes + Lanes::buffer_index(part, i);
         uint2 halves[2];
         if constexpr (kFourBits) {
           const uint2 both = *reinterpret_cast<const uint2*>(from);
@@ -154,7 +156,7 @@ __device__ inline void with_code_type(DType type, const F& f) {
   }
 }
 
-// K, or V. The first warp of K finds the work, too.
+// Converts K, or V, of all tiles of the block. The first warp of K also finds the work.
 template <bool kIsK, class Shared>
 __device__ inline void convert_side(const AttentionArgs& args, const PrefillWgmmaParams& w, Shared& shared) {
   using Lanes = LaneCodes<Shared>;
@@ -180,7 +182,7 @@ __device__ inline void convert_side(const AttentionArgs& args, const PrefillWgmm
 
   for (int round = 0;; work_at.advance()) {
     if (finds_work) {
-      give_work(args, w, blocks_of_tile, round, work_at, shared);
+      publish_work(args, w, blocks_of_tile, round, work_at, shared);
     } else {
       shared.work_full[work_at.index].wait(work_at.phase);
     }
@@ -195,13 +197,13 @@ __device__ inline void convert_side(const AttentionArgs& args, const PrefillWgmm
     const auto is_needed = [&](int position) { return static_cast<unsigned>(position - first_needed) < num_needed; };
     const auto page_in = [&](int key_tile) {
       const int position = key_tile * kKeys + thread;
-      return is_needed(position) ? work.tile.sequence.pages[page_index(args, place_of(args, position))] : -1;
+      return is_needed(position) ? work.tile.sequence.pages[page_index(args, logical_slot_of(args, position))] : -1;
     };
     const auto find_key = [&](int key_tile, int page) {
       const int position = key_tile * kKeys + thread;
       const bool needed = is_needed(position);
       CacheSlot slot = {-1, 0};
-      if (needed) slot = cache_slot(args, page, place_of(args, position));
+      if (needed) slot = cache_slot(args, page, logical_slot_of(args, position));
       if constexpr (kIsK) mark_faulty_rows(args, w, work, needed && slot.page < 0, position, position + 1);
       CodeKey key;
       if (slot.page < 0) return key;
@@ -212,7 +214,7 @@ __device__ inline void convert_side(const AttentionArgs& args, const PrefillWgmm
       }
       return key;
     };
-    // Of K, where scores are scaled at once: a scale that all tokens share is for every key.
+    // If scores of K are scaled before their maximum is found, the scale of all tokens is applied to every key.
     const float scale_of_all = shared_scale(side.format, side.scale, kv_head);
     const bool at_once = kIsK && scaled_at_once(args, scale_of_all);
 

@@ -1,5 +1,5 @@
-// A consumer of prefill_wgmma_kernel, a warpgroup: 64 rows of each tile of the block. Lane l of a warp has its rows l / 4 and l / 4 + 8, called
-// halves.
+// A consumer of prefill_wgmma_kernel is a warpgroup. It computes 64 rows of each tile of the block. Lane l of a warp has the rows l / 4 and
+// l / 4 + 8 of the warp, called halves.
 #pragma once
 
 #include <prologue/kernels/base/device/cuda_groups.cuh>
@@ -8,16 +8,16 @@
 
 namespace prologue::cuda {
 
-// Named barriers: 0 is that of __syncthreads().
-inline constexpr int kBothBarrier = 1;  // of both consumers
-inline constexpr int kTurnBarrier = 2;  // two, one for each
+// These are named barriers; barrier 0 is that of __syncthreads().
+inline constexpr int kBothBarrier = 1;   // of both consumers
+inline constexpr int kOrderBarrier = 2;  // two, one for each
 
 template <int kHeadDim, bool kSoftCap, bool kDivides, class Shared>
 struct WgmmaConsumer {
   using T = typename Shared::Element;
   static constexpr bool kCodes = Shared::kCodes;
   static constexpr int kKeys = Shared::kKeys;
-  static constexpr bool kTurns = kHeadDim <= 128;  // larger heads: the multiplications are longer than the rest anyway
+  static constexpr bool kAlternate = kHeadDim <= 128;  // larger heads: the multiplications are longer than the rest anyway
 
   const AttentionArgs& args;
   const PrefillWgmmaParams& w;
@@ -36,7 +36,7 @@ struct WgmmaConsumer {
   float out[kHeadDim / 2];          // the same of channels
   uint32_t weights[kKeys / 16][4];  // of keys: what the scores become
 
-  // Of a tile of rows
+  // These belong to one tile of rows.
   float score_scale;
   float weight_scale;
   bool at_once = false;  // scores are scaled before their maximum is found (scaled_at_once())
@@ -58,7 +58,7 @@ struct WgmmaConsumer {
         v_rows(matrix_descriptor(shared.v, Shared::kPanelBytes, 8 * Shared::kRowBytes)) {}
 
   __device__ __forceinline__ void run() {
-    if (kTurns && consumer == 0) arrive_barrier(kTurnBarrier, kWgmmaConsumers);  // it begins
+    if (kAlternate && consumer == 0) arrive_barrier(kOrderBarrier, kWgmmaConsumers);  // it begins
     wait_for_previous_kernels();
     let_next_kernel_start();
     for (RingPlace<2> work_at;; work_at.advance()) {
@@ -73,7 +73,7 @@ struct WgmmaConsumer {
       if (work.begin < work.end) add_keys(work.begin, work.end);
       end_sums(work);
       if constexpr (kDivides) {
-        work.parts == 1 ? store(work) : share(work);
+        work.parts == 1 ? store(work) : exchange_parts(work);
       } else {
         store(work);
       }
@@ -82,7 +82,7 @@ struct WgmmaConsumer {
   }
 
  private:
-  // One arrival for each warp, when all its lanes are done.
+  // Arrives once for each warp, when all its lanes are done.
   __device__ __forceinline__ void release(Barrier& empty) const {
     __syncwarp();
     if (lane == 0) empty.arrive();
@@ -114,7 +114,7 @@ struct WgmmaConsumer {
     all_see_from = lowest(args, sequence.limit(max(0, last_of_consumer) / args.group));
   }
 
-  // The tiles of keys from first to end.
+  // Adds the tiles of keys from `first` to `end`.
   __device__ __forceinline__ void add_keys(int first, int end) {
     float rescale[2];
     shared.q_full.wait(q_phase);
@@ -129,10 +129,10 @@ struct WgmmaConsumer {
     round_weights();
 #pragma unroll 1
     for (int key_tile = first + 1; key_tile < end; ++key_tile) {
-      if constexpr (kTurns) sync_barrier(kTurnBarrier + consumer, kWgmmaConsumers);
+      if constexpr (kAlternate) sync_barrier(kOrderBarrier + consumer, kWgmmaConsumers);
       multiply_keys();
       multiply_values();
-      if constexpr (kTurns) arrive_barrier(kTurnBarrier + 1 - consumer, kWgmmaConsumers);
+      if constexpr (kAlternate) arrive_barrier(kOrderBarrier + 1 - consumer, kWgmmaConsumers);
       multiply_wait<1>();
       take_scores();
       weigh(key_tile, rescale);
@@ -195,7 +195,7 @@ struct WgmmaConsumer {
     }
   }
 
-  // The scores of the keys at k_at are there.
+  // Takes the scores of the keys at k_at, which are complete.
   __device__ __forceinline__ void take_scores() {
     keep_in_order(score);
     if constexpr (kCodes) {
@@ -219,7 +219,7 @@ struct WgmmaConsumer {
     k_at.advance();
   }
 
-  // Scores become weights, in place. Sums so far are to be multiplied by `rescale`.
+  // Converts scores into weights, in place. The sums so far must be multiplied by `rescale`.
   __device__ __forceinline__ void weigh(int key_tile, float (&rescale)[2]) {
     if constexpr (kSoftCap) {
 #pragma unroll
@@ -275,16 +275,17 @@ struct WgmmaConsumer {
     }
   }
 
-  // Where several blocks have parts of this tile: each leaves its sums in its shared memory, adds up those of its cluster for its share of
-  // the channels, in chunks of 8, and stores the results. Several clusters leave such sums in the workspace, and the last one there adds up
-  // all of them.
-  __device__ __forceinline__ void share(const PrefillWork& work) {
+  // Called if several blocks have parts of this tile. Each leaves its sums in its shared memory, adds up those of its cluster for its range
+  // of the channels, in chunks of 8, and stores the results. If there are several clusters, each leaves such sums in the workspace, and the
+  // last one to arrive adds up all of them.
+  __device__ __forceinline__ void exchange_parts(const PrefillWork& work) {
     const int v_chunks = args.v_head_dim / 8;
-    const int sharers = min(work.parts, w.sharers), rank = work.part % w.sharers;
-    const int clusters = work.parts / sharers, cluster = work.part / w.sharers;
-    const int chunks = (v_chunks + sharers - 1) / sharers;  // of a sharer, at most
+    const int cluster_blocks = min(work.parts, w.cluster_blocks), rank = work.part % w.cluster_blocks;
+    const int clusters = work.parts / cluster_blocks, cluster = work.part / w.cluster_blocks;
+    const int chunks = (v_chunks + cluster_blocks - 1) / cluster_blocks;  // of a block of the cluster, at most
     const int begin = min(v_chunks, rank * chunks), count = min(v_chunks - begin, chunks);
-    // A thread has four numbers of its rows (stats()) and four for each chunk. Here: all chunks, then the totals of its share.
+    // A thread has four numbers for its rows (stats()) and four for each chunk. Its buffer has all chunks, and then the totals of its range
+    // of the channels.
     constexpr int kMostWords = kHeadDim / 8 + kHeadDim / 16;
     static_assert(sizeof(shared.q) + sizeof(shared.k) + sizeof(shared.v) >= kMostWords * kWgmmaConsumers * sizeof(float4));
     float4* const own = reinterpret_cast<float4*>(shared.q) + thread;
@@ -296,20 +297,20 @@ struct WgmmaConsumer {
       if (i < v_chunks) own[i * kWgmmaConsumers] = {out[4 * i], out[4 * i + 1], out[4 * i + 2], out[4 * i + 3]};
     }
     sync_cluster();
-    const float4* of_sharer[kPrefillWgmmaSharers];
+    const float4* of_rank[kPrefillWgmmaClusterBlocks];
 #pragma unroll
-    for (int i = 0; i < kPrefillWgmmaSharers; ++i)
-      of_sharer[i] = in_block_of_cluster(own, static_cast<uint32_t>(min(i, sharers - 1)));
-    const PrefillParts<kPrefillWgmmaSharers> parts(
-        sharers, [&](int i) { return *in_block_of_cluster(&shared.stats[thread], static_cast<uint32_t>(i)); });
+    for (int i = 0; i < kPrefillWgmmaClusterBlocks; ++i)
+      of_rank[i] = in_block_of_cluster(own, static_cast<uint32_t>(min(i, cluster_blocks - 1)));
+    const PrefillParts<kPrefillWgmmaClusterBlocks> parts(
+        cluster_blocks, [&](int i) { return *in_block_of_cluster(&shared.stats[thread], static_cast<uint32_t>(i)); });
     take(parts);
-    const int first_block = static_cast<int>(blockIdx.x) - cluster * sharers;
+    const int first_block = static_cast<int>(blockIdx.x) - cluster * cluster_blocks;
     const auto of_cluster = [&](int i, int word) {
-      return reinterpret_cast<float4*>(args.partial_out) + ((first_block + i * sharers) * (1 + chunks) + word) * kWgmmaConsumers +
-             thread;
+      return reinterpret_cast<float4*>(args.partial_out) +
+             ((first_block + i * cluster_blocks) * (1 + chunks) + word) * kWgmmaConsumers + thread;
     };
     fill_chunks(count, clusters == 1 ? totals : of_cluster(cluster, 1), [&](int chunk) {
-      return chunk < count ? parts.add([&](int i) { return of_sharer[i][(begin + chunk) * kWgmmaConsumers]; }) : float4{};
+      return chunk < count ? parts.add([&](int i) { return of_rank[i][(begin + chunk) * kWgmmaConsumers]; }) : float4{};
     });
     arrive_at_cluster();  // it has read what the others have
 
@@ -342,7 +343,7 @@ struct WgmmaConsumer {
     wait_for_cluster();  // nobody reads this block's sums any more
   }
 
-  // `count` chunks, several at a time, so that what `find` loads is in flight together; it may be asked for chunks beyond the
+  // Fills `count` chunks, several at a time, so that what `find` loads is in flight together. `find` may be called with chunks beyond the
   // last.
   template <class Find>
   __device__ __forceinline__ void fill_chunks(int count, float4* totals, const Find& find) const {
@@ -359,7 +360,7 @@ struct WgmmaConsumer {
     }
   }
 
-  // What others need of this thread's rows to add up its sums; a sum is not negative.
+  // Returns what other threads need of this thread's rows to add up its sums; a sum is not negative.
   __device__ __forceinline__ float4 stats() const {
     return {shift[0], shift[1], fault[0] ? -1.0f : sum[0], fault[1] ? -1.0f : sum[1]};
   }
@@ -371,7 +372,7 @@ struct WgmmaConsumer {
       shift[half] = parts.shift[half], sum[half] = parts.sum[half], fault[half] = parts.fault[half];
   }
 
-  // Where this thread's rows go, and what their sums become.
+  // Says where this thread's rows are stored, and what their sums become.
   struct StoredRows {
     T* to[2];
     float inverse[2];
@@ -386,7 +387,7 @@ struct WgmmaConsumer {
     }
   };
 
-  // With the sums of all keys. `records`: the thread's block is the one that tells of faults.
+  // Called with the sums of all keys. `records` says that the thread's block records faults.
   __device__ __forceinline__ StoredRows stored_rows(const PrefillWork& work, bool records) const {
     const PagedAttentionParams& p = args.p;
     const RowTile& tile = work.tile;

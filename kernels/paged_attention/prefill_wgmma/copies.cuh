@@ -1,8 +1,8 @@
-// The producers of prefill_wgmma_kernel for caches of the type of q: two warps, for with small pages a tile has many boxes, which one warp
-// issues too slowly.
+// The producers of prefill_wgmma_kernel for caches of the type of q. They are two warps, since a tile of small pages has many boxes, which
+// one warp issues too slowly.
 //
-// Positions that no row of the tile needs, bad pages and channels beyond the head are outside of the tensor for TMA: they arrive as
-// zeros. Where a box has positions that are needed and others, the producer of V overwrites V of the others, so that 0 * NaN is not added.
+// Positions that no row of the tile needs, bad pages and channels beyond the head are outside of the tensor for TMA, and arrive as zeros.
+// If a box has positions that are needed and others, the producer of V overwrites V of the others, so that 0 * NaN is not added.
 #pragma once
 
 #include <prologue/kernels/paged_attention/prefill_wgmma/work.cuh>
@@ -28,8 +28,8 @@ __device__ inline Box box_of_lane(const AttentionArgs& args, const PrefillWgmmaP
   box.begin = max(position, first_needed);
   box.end = min(position + w.box_slots, tile.last_limit);
   if (lane * w.box_slots < kKeys && box.begin < box.end) {
-    const int place = place_of(args, position);
-    const CacheSlot slot = cache_slot(args, tile.sequence.pages[page_index(args, place)], place);
+    const int logical_slot = logical_slot_of(args, position);
+    const CacheSlot slot = cache_slot(args, tile.sequence.pages[page_index(args, logical_slot)], logical_slot);
     box.page = static_cast<int>(slot.page);
     box.slot = static_cast<int>(slot.offset);
     box.bad = slot.page < 0;
@@ -37,7 +37,7 @@ __device__ inline Box box_of_lane(const AttentionArgs& args, const PrefillWgmmaP
   return box;
 }
 
-// Every lane its box, of each panel.
+// Every lane loads its box, of each panel.
 template <class T, int kPanels, int kKeys>
 __device__ inline void load_boxes(T (&to)[kPanels][kKeys][64], const PrefillWgmmaParams& w, const CUtensorMap& map,
                                   Barrier& barrier, int kv_head, const Box& from) {
@@ -48,7 +48,7 @@ __device__ inline void load_boxes(T (&to)[kPanels][kKeys][64], const PrefillWgmm
     load_box(&to[panel][first], map, barrier, panel * 64, from.slot, kv_head, from.page);
 }
 
-// Finds the work; Q and the keys.
+// Finds the work, and loads Q and the keys.
 template <class Shared>
 __device__ inline void copy_keys(const AttentionArgs& args, const PrefillWgmmaParams& w, Shared& shared) {
   constexpr int kKeys = Shared::kKeys;
@@ -60,7 +60,7 @@ __device__ inline void copy_keys(const AttentionArgs& args, const PrefillWgmmaPa
   unsigned q_phase = 0;
 
   for (int round = 0;; work_at.advance()) {
-    PrefillWork& work = give_work(args, w, blocks_of_tile, round, work_at, shared);
+    PrefillWork& work = publish_work(args, w, blocks_of_tile, round, work_at, shared);
     if (work.kv_head < 0) return;
     if (work.begin == work.end) continue;
     const int first_needed = lowest(args, work.tile.first_limit);
@@ -96,7 +96,7 @@ __device__ inline void copy_values(const AttentionArgs& args, const PrefillWgmma
     const int last_limit = work.tile.last_limit;
     for (int key_tile = work.begin; key_tile < work.end; ++key_tile, at.advance()) {
       const Box box = box_of_lane<kKeys>(args, w, work.tile, first_needed, key_tile);
-      // In the tile's rows: those before `low` and from `high` on are not needed. Boxes without a needed one are zeros already.
+      // Rows of the tile before `low` and from `high` on are not needed. Boxes without a needed one are zeros already.
       const int low = max(0, first_needed - key_tile * kKeys);
       const int high = min(kKeys, last_limit - key_tile * kKeys);
       const bool mixed = ((low | high) & (w.box_slots - 1)) != 0;  // a box is a power of two

@@ -1,4 +1,4 @@
-// How an entry of the tables of prefill_wgmma_kernel is made.
+// This file makes an entry of the tables of prefill_wgmma_kernel.
 #pragma once
 
 #include <prologue/kernels/paged_attention/attention_instances.cuh>

@@ -2,7 +2,7 @@
 
 namespace prologue::cuda {
 
-// Sorted by head_dim.
+// The table is sorted by head_dim.
 std::span<const PrefillWgmmaInstance> prefill_wgmma_instances_of_codes() {
   static constexpr PrefillWgmmaInstance kInstances[] = {
       wgmma_instance<__nv_bfloat16, 64, true>(DType::bf16),  wgmma_instance<__half, 64, true>(DType::f16),

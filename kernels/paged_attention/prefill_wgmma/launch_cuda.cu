@@ -11,28 +11,28 @@ namespace prologue::cuda {
 
 namespace {
 
-// How a launch divides few tiles of rows among many blocks: into clusters, one or more for each tile. Constants, so that every GPU gives
-// the same bits: as many as run at a time on an H200, whose SMs are in groups of unequal size.
+// Says how a launch divides few tiles of rows among many blocks: into clusters, one or more for each tile. These are constants, so that
+// every GPU gives the same bits: as many as run at a time on an H200, whose SMs are in groups of unequal size.
 struct Division {
-  int sharers;  // blocks of a cluster
+  int cluster_blocks;  // blocks of a cluster
   int clusters;
-  constexpr int blocks() const { return sharers * clusters; }
+  constexpr int blocks() const { return cluster_blocks * clusters; }
 };
 constexpr Division kDivisions[] = {{2, 66}, {3, 39}, {4, 30}, {6, 17}};
 static_assert(std::ranges::all_of(kDivisions, [](const Division& division) {
-  return division.blocks() <= kPagedAttentionCounters && division.sharers <= kPrefillWgmmaSharers;
+  return division.blocks() <= kPagedAttentionCounters && division.cluster_blocks <= kPrefillWgmmaClusterBlocks;
 }));
 
-// About how long blocks take on an H200: of `key_tiles` tiles of keys each takes tile_time. `tiles`: of rows.
+// Estimates how long blocks take on an H200 if each of key_tiles tiles of keys takes tile_time. `tiles` is the number of tiles of rows.
 int64_t time_of(const Division& division, int64_t tiles, int64_t key_tiles, int64_t tile_time) {
   if (tiles > division.clusters) return INT64_MAX;
   const int64_t clusters = std::min<int64_t>(kPrefillWgmmaClusters, division.clusters / tiles);
-  const int64_t parts = std::min(clusters * division.sharers, key_tiles), used = parts / division.sharers;
-  const int64_t exchange = 15 + 3 * division.sharers, workspace = used > 1 ? 18 + 4 * used : 0;
-  return tile_time * divide_up(key_tiles, used > 0 ? used * division.sharers : parts) + exchange + workspace;
+  const int64_t parts = std::min(clusters * division.cluster_blocks, key_tiles), used = parts / division.cluster_blocks;
+  const int64_t exchange = 15 + 3 * division.cluster_blocks, workspace = used > 1 ? 18 + 4 * used : 0;
+  return tile_time * divide_up(key_tiles, used > 0 ? used * division.cluster_blocks : parts) + exchange + workspace;
 }
 
-// Null: tiles are not divided.
+// Returns the fastest division, or null if tiles are not divided.
 const Division* division_of(PrefillCache cache, int64_t tiles, int64_t key_tiles) {
   if (key_tiles <= kPrefillWgmmaWholeTiles) return nullptr;
   const int64_t tile_time = cache == PrefillCache::codes ? 15 : 10;
@@ -54,7 +54,7 @@ std::string name_of(const PrefillWgmmaInstance& instance) {
 
 size_t shared_bytes_of(const PrefillWgmmaInstance& instance) { return instance.shared_bytes; }
 
-// Packed rows of a tile: whole tokens, as one box of TMA has them.
+// Returns the packed rows of a tile: those of whole tokens, as one box of TMA has them.
 int64_t tile_rows_of(const PagedAttentionParams& params) {
   const int64_t group = group_of(params);
   return kPrefillWgmmaRows / group * group;
@@ -64,8 +64,8 @@ int64_t box_slots_of(const PagedAttentionParams& params) {
   return std::min<int64_t>(params.kv.page_size, kPrefillWgmmaMaxBoxSlots);
 }
 
-// What TMA can express of a cache: strides in bytes below 2^40 (16 bytes each, as groups_are_whole() says), slots in boxes that pages and
-// the ring consist of, and that begin at multiples of 8 rows of a tile of keys.
+// Whether TMA can express the cache: strides in bytes are below 2^40 (16 bytes each, as groups_are_whole() says), pages and the ring
+// consist of whole boxes of slots, and boxes begin at multiples of 8 rows of a tile of keys.
 bool boxes_serve(const PagedAttentionParams& params) {
   const PagedKvView& kv = params.kv;
   if (kv.k.format.type != params.dtype || kv.v.format.type != params.dtype) return false;
@@ -78,7 +78,7 @@ bool boxes_serve(const PagedAttentionParams& params) {
   return fits;
 }
 
-// Codes in whole groups of those that a thread moves, which are counted in an int.
+// Whether the codes consist of whole groups of those that a thread moves, which are counted in an int.
 bool code_groups_serve(const PagedAttentionParams& params) {
   const auto serves = [&](const PagedHeads& side, int64_t width) {
     if (!dtype_is_quantized(side.format.type)) return false;
@@ -107,15 +107,15 @@ const PrefillWgmmaInstance* choose(const PagedAttentionParams& params, size_t) {
   return first_instance(kTables, [&](const PrefillWgmmaInstance& instance) { return serves(instance, params); });
 }
 
-// What the kernel keeps in the workspace where several clusters may share a tile: counters, unless the caller has given some, and for each
-// thread of a block four numbers of its two rows and of each chunk of 8 channels that the block adds up.
+// The kernel keeps this in the workspace if several clusters may work on one tile: counters, unless the caller has given some, and for each
+// thread of a block four numbers for its two rows and for each chunk of 8 channels that the block adds up.
 struct PrefillWgmmaWorkspace {
   static constexpr int64_t kCountersBytes = kPagedAttentionCounters * static_cast<int64_t>(sizeof(uint32_t));
   static int64_t bytes(int64_t v_head_dim) {
     constexpr int64_t kThreads = kPrefillWgmmaRows * 4 / 2;  // a row is in four lanes
     int64_t words = 0;
     for (const Division& division : kDivisions) {
-      words = std::max(words, division.blocks() * (1 + divide_up(divide_up(v_head_dim, 8), division.sharers)));
+      words = std::max(words, division.blocks() * (1 + divide_up(divide_up(v_head_dim, 8), division.cluster_blocks)));
     }
     return kCountersBytes + words * kThreads * static_cast<int64_t>(sizeof(float4));
   }
@@ -129,7 +129,7 @@ int64_t workspace_bytes(const PagedAttentionParams& params) {
   return may_run ? PrefillWgmmaWorkspace::bytes(v_head_dim(params.kv)) : 0;
 }
 
-// False for strides that the driver does not take.
+// Returns false for strides that the driver does not take.
 bool encode_maps(const PrefillWgmmaInstance& instance, const PagedAttentionParams& params, PrefillWgmmaParams& w) {
   const PagedKvView& kv = params.kv;
   const int64_t group = group_of(params);
@@ -148,7 +148,7 @@ bool encode_maps(const PrefillWgmmaInstance& instance, const PagedAttentionParam
                                  {params.num_tokens, params.q.token_stride, w.tile_rows / group}});
 }
 
-// `encoded`: of these params.
+// `encoded` has the tensor maps of these params.
 Status launch_prefill(const PrefillWgmmaInstance& instance, const PagedAttentionParams& params, const PrefillWgmmaParams& encoded,
                       int64_t first_seq, cudaStream_t stream) {
   const int64_t packed_rows = max_packed_rows(params);
@@ -158,7 +158,7 @@ Status launch_prefill(const PrefillWgmmaInstance& instance, const PagedAttention
   const int64_t tile_rows = encoded.tile_rows;
   int64_t blocks = prefill_blocks(params, first_seq, tile_rows);
   if (blocks > kMaxGrid) return too_large(blocks);
-  // Bounds that other sequences of the call have no part in: a sequence gets the same bits beside those that decode.
+  // The other sequences of the call do not change these bounds: a sequence gets the same bits whether or not others decode beside it.
   const int64_t most_tiles = (params.num_seqs - first_seq) *
                              divide_up(std::max<int64_t>(1, params.max_seqlen_q) * args.group, tile_rows) *
                              params.kv.num_kv_heads;
@@ -176,11 +176,11 @@ Status launch_prefill(const PrefillWgmmaInstance& instance, const PagedAttention
       may_overlap = false;  // what comes before it is no kernel
     }
     blocks = division->blocks();
-    w.sharers = division->sharers;
+    w.cluster_blocks = division->cluster_blocks;
   } else {
     blocks = std::min(blocks, wgmma_multiprocessors());
   }
-  LaunchAttributes attributes(std::max(1, w.sharers), may_overlap);
+  LaunchAttributes attributes(std::max(1, w.cluster_blocks), may_overlap);
   args.p.past_is_ready = params.past_is_ready && may_overlap;
   return launch("paged_attention prefill", instance.kernels[params.soft_cap > 0.0f ? 1 : 0][division != nullptr ? 1 : 0],
                 {grid_extent(blocks), static_cast<unsigned>(instance.threads), instance.shared_bytes, attributes.span()}, stream,

@@ -1,5 +1,5 @@
-// Prefill on Hopper: parts of a tile of rows are added up. Of a thread's two rows each part has sums of four numbers (2 of each row) and
-// stats {shift 0, shift 1, sum 0, sum 1}: its weights are 2^(score - shift), a sum is negative where the row has a fault.
+// Prefill on Hopper: parts of a tile of rows are added up. For a thread's two rows each part has sums of four numbers (2 of each row) and
+// stats {shift 0, shift 1, sum 0, sum 1}: its weights are 2^(score - shift), and a sum is negative if the row has a fault.
 #pragma once
 
 #include <prologue/kernels/paged_attention/attention_args.cuh>
@@ -14,7 +14,7 @@ struct PrefillParts {
   float sum[2] = {};
   bool fault[2] = {};
 
-  // `stats`: of part i. All are loaded before the first is used.
+  // `stats` returns those of part i. All are loaded before the first is used.
   template <class Stats>
   __device__ __forceinline__ PrefillParts(int count, const Stats& stats) : count(count) {
     float4 of_part[kMost];
@@ -33,7 +33,7 @@ struct PrefillParts {
     }
   }
 
-  // `sums`: of part i. In the order of the parts, which is that of the keys.
+  // `sums` returns those of part i. They are added in the order of the parts, which is that of the keys.
   template <class Sums>
   __device__ __forceinline__ float4 add(const Sums& sums) const {
     float4 of_part[kMost];

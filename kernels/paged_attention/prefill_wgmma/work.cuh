@@ -1,4 +1,4 @@
-// The work of a block of prefill_wgmma_kernel, and what its warps share.
+// This file finds the work of a block of prefill_wgmma_kernel, and has what its warps exchange.
 #pragma once
 
 #include <prologue/kernels/base/device/hopper.cuh>
@@ -11,7 +11,7 @@ namespace prologue::cuda {
 
 inline constexpr int kWgmmaConsumers = 2 * kWarpgroup;  // threads
 
-// What the producer of the keys tells the others of a tile.
+// The producer of the keys tells the other warps this about a tile.
 struct PrefillWork {
   RowTile tile;
   int kv_head = -1;  // -1: there is no more
@@ -22,8 +22,9 @@ struct PrefillWork {
   unsigned faulty[4] = {};  // a bit per row
 };
 
-// Whether scores are scaled at once, each by the scale of its key: tokens have their own, or with the one of all the largest product would not
-// be the largest score. Otherwise that one is in the scale of the scores.
+// Whether scores are scaled before their maximum is found, each by the scale of its key. That is needed if tokens have scales of their own,
+// or if the scale of all tokens would not keep the largest product the largest score. Otherwise the scale of all tokens is in the scale of
+// the scores.
 __device__ inline bool scaled_at_once(const AttentionArgs& args, float shared_scale_of_k) {
   return args.p.kv.k.format.scaling == KvScaling::token_head || !(shared_scale_of_k > 0.0f);
 }
@@ -52,14 +53,14 @@ struct WgmmaShared {
   Barrier work_full[2], work_empty[2], q_full, q_empty;
   Barrier k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages], v_copied;
   PrefillWork work[2];
-  float4 stats[kWgmmaConsumers];  // of the rows of each, where blocks share a tile
+  float4 stats[kWgmmaConsumers];  // of the rows of each, if several blocks work on a tile
   unsigned arrived;               // clusters of the tile that were done before this one
 };
 
-// How many blocks each tile of the launch may have: those of some clusters, where tiles may be divided.
+// Returns how many blocks each tile of the launch may have: those of some clusters if tiles may be divided, else 1.
 __device__ inline int blocks_of_tiles(const AttentionArgs& args, const PrefillWgmmaParams& w) {
-  if (w.sharers == 0) return 1;
-  const int clusters = static_cast<int>(gridDim.x) / w.sharers;
+  if (w.cluster_blocks == 0) return 1;
+  const int clusters = static_cast<int>(gridDim.x) / w.cluster_blocks;
   const int most = clusters / args.num_kv_heads;  // tiles of a kv head
   int tiles = 0;
   for (int64_t base = args.first_seq; base < args.p.num_seqs && tiles <= most; base += 32) {
@@ -69,27 +70,27 @@ __device__ inline int blocks_of_tiles(const AttentionArgs& args, const PrefillWg
     tiles += of_lanes;
   }
   if (tiles == 0 || tiles > most) return 1;
-  return min(kPrefillWgmmaClusters, clusters / (tiles * args.num_kv_heads)) * w.sharers;
+  return min(kPrefillWgmmaClusters, clusters / (tiles * args.num_kv_heads)) * w.cluster_blocks;
 }
 
-// The next work of this block from `round` on: blocks take tiles in the order of find_tile, forth and back, so that the sums of their
-// keys are alike. Where tiles have several blocks, there are enough for all of them: one round.
+// Finds the next work of this block from `round` on. Blocks take tiles in the order of find_tile, forwards and backwards alternately, so
+// that the sums of their keys are similar. If tiles have several blocks, there are enough blocks for all of them in one round.
 template <int kKeys>
 __device__ inline bool next_work(const AttentionArgs& args, const PrefillWgmmaParams& w, int blocks_of_tile, int& round,
                                  PrefillWork& work) {
   for (;;) {
     const int at = static_cast<int>(round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
     const int index = round++ * static_cast<int>(gridDim.x) + at;
-    const int unit = index / blocks_of_tile;
+    const int item = index / blocks_of_tile;
     work = PrefillWork();
-    if (!find_tile(args, unit / args.num_kv_heads, w.tile_rows, work.tile)) return false;
+    if (!find_tile(args, item / args.num_kv_heads, w.tile_rows, work.tile)) return false;
     const int begin = lowest(args, work.tile.first_limit) / kKeys;
     const int tiles = (work.tile.last_limit + kKeys - 1) / kKeys - begin;
-    work.kv_head = unit % args.num_kv_heads;
-    work.part = index - unit * blocks_of_tile;
+    work.kv_head = item % args.num_kv_heads;
+    work.part = index - item * blocks_of_tile;
     if (blocks_of_tile > 1 && tiles > kPrefillWgmmaWholeTiles) {
       work.parts = min(blocks_of_tile, tiles);
-      if (work.parts > w.sharers) work.parts -= work.parts % w.sharers;
+      if (work.parts > w.cluster_blocks) work.parts -= work.parts % w.cluster_blocks;
     }
     if (work.part >= work.parts) continue;
     work.begin = begin + tiles * work.part / work.parts;
@@ -98,11 +99,11 @@ __device__ inline bool next_work(const AttentionArgs& args, const PrefillWgmmaPa
   }
 }
 
-// By the warp that finds the work, when the others are done with the one before: the next one is told to all. Its place is where that
-// warp reads it, too, which has few registers.
+// Called by the warp that finds the work: publishes the next work when the other warps are done with the entry. This warp also reads it
+// from shared memory, since it has few registers.
 template <class Shared>
-__device__ inline PrefillWork& give_work(const AttentionArgs& args, const PrefillWgmmaParams& w, int blocks_of_tile, int& round,
-                                         const RingPlace<2>& at, Shared& shared) {
+__device__ inline PrefillWork& publish_work(const AttentionArgs& args, const PrefillWgmmaParams& w, int blocks_of_tile,
+                                            int& round, const RingPlace<2>& at, Shared& shared) {
   PrefillWork next;
   if (!next_work<Shared::kKeys>(args, w, blocks_of_tile, round, next)) next.kv_head = -1;
   shared.work_empty[at.index].wait(at.phase ^ 1);
@@ -114,7 +115,7 @@ __device__ inline PrefillWork& give_work(const AttentionArgs& args, const Prefil
   return shared.work[at.index];
 }
 
-// By that warp, too: the rows of Q, when the consumers are done with those before.
+// Called by the same warp: loads the rows of Q when the consumers are done with the previous ones.
 template <class Shared>
 __device__ inline void copy_q(const AttentionArgs& args, const PrefillWgmmaParams& w, const PrefillWork& work, unsigned& phase,
                               Shared& shared) {
@@ -129,7 +130,7 @@ __device__ inline void copy_q(const AttentionArgs& args, const PrefillWgmmaParam
   }
 }
 
-// The rows that see a lane's needed positions from `begin` to `end` on a bad page.
+// Marks the rows that see one of a lane's needed positions from `begin` to `end` on a bad page.
 __device__ inline void mark_faulty_rows(const AttentionArgs& args, const PrefillWgmmaParams& w, PrefillWork& work, bool bad,
                                         int lane_begin, int lane_end) {
   for (unsigned left = __ballot_sync(0xffffffffu, bad); left != 0; left &= left - 1) {
