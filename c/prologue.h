@@ -116,13 +116,13 @@ typedef struct prologue_execution {
 } prologue_execution;
 PROLOGUE_C_API void prologue_execution_init(prologue_execution* value);
 
-// True if the library was built with its CUDA kernels. It does not say whether there is a GPU: see prologue_check_gpu().
+// Returns true if the library was built with its CUDA kernels. It does not say whether there is a GPU: see prologue_check_gpu().
 PROLOGUE_C_API bool prologue_built_with_cuda(void);
 
 // ---- gpu ---------------------------------------------------------------------------------------------------------------------
 
-// OK if the current CUDA device can run this build's kernels. Otherwise an error that says why not: no GPU, a driver too old for
-// the CUDA runtime, or a compute capability that the build has no code for.
+// Returns OK if the current CUDA device can run this build's kernels. Otherwise the error says why not: no GPU, a driver too old for the
+// CUDA runtime, or a compute capability that the build has no code for.
 PROLOGUE_C_API prologue_status prologue_check_gpu(void);
 
 // ---- faults ------------------------------------------------------------------------------------------------------------------
@@ -169,8 +169,8 @@ PROLOGUE_C_API prologue_status prologue_decode_fault(const prologue_fault_record
 // Channels of a head in the prologue, its stages and the rotary operation, at most. prologue_paged_attention takes fewer.
 #define PROLOGUE_MAX_HEAD_DIM INT64_C(1024)
 
-// [num_tokens, num_heads, head_dim] with contiguous channels; element (t, h, d) is at
-// data[t * token_stride + h * head_stride + d].
+// Describes [num_tokens, num_heads, head_dim] with contiguous channels; element (t, h, d) is at data[t * token_stride + h * head_stride +
+// d].
 typedef struct prologue_heads_view {
   const void* data;
   int64_t token_stride;
@@ -248,7 +248,7 @@ typedef struct prologue_paged_heads {
 } prologue_paged_heads;
 PROLOGUE_C_API void prologue_paged_heads_init(prologue_paged_heads* value);
 
-// One layer's paged KV cache. Slot s is at offset s % page_size of page s / page_size. K and V may have formats of their own.
+// Describes one layer's paged KV cache. Slot s is at offset s % page_size of page s / page_size. K and V may have formats of their own.
 typedef struct prologue_paged_kv_view {
   prologue_paged_heads k;
   prologue_paged_heads v;  // v.head_dim = 0: that of k
@@ -349,7 +349,7 @@ typedef struct prologue_rope {
   int64_t rotary_offset;  // even
   int64_t num_blocks;     // = 1; 1 to 4
   int32_t inverse;        // not 0: inverse rotation, -sin
-  // Not 0: the inverse uses each channel's own sine, (a cos_a + b sin_a, -a sin_b + b cos_b); only for width full. This is the
+  // If it is not 0, the inverse uses each channel's own sine, (a cos_a + b sin_a, -a sin_b + b cos_b); only for width full. This is the
   // transpose only if the two sines of a pair are equal. Some systems compute this as their backward pass.
   int32_t inverse_by_own_sine;
 
@@ -382,7 +382,7 @@ PROLOGUE_C_API prologue_status prologue_set_cos_sin_table(
     prologue_dtype type,
     int64_t rows);
 
-// The same with a row for each token: [num_tokens, rotary_dim], as prologue_gather_cos_sin makes them. No bound on positions.
+// Does the same with a row for each token: [num_tokens, rotary_dim], as prologue_gather_cos_sin makes them. There is no bound on positions.
 PROLOGUE_C_API prologue_status prologue_set_cos_sin_rows(prologue_rope* rope, const void* rows, prologue_dtype type);
 
 // Cos and sin from two dense tables [rows, columns]; row = position. Columns: w / 2 (half) or w (full).
@@ -421,10 +421,10 @@ enum {
   PROLOGUE_WEIGHT_FORMAT_Q6_K = 8,
 };
 
-// Values of a block.
+// Returns the values of a block.
 PROLOGUE_C_API int64_t prologue_weight_block_elements(prologue_weight_format format);
 
-// Bytes of a block; 0 for dense.
+// Returns the bytes of a block, or 0 for dense.
 PROLOGUE_C_API int64_t prologue_weight_block_bytes(prologue_weight_format format);
 
 PROLOGUE_C_API const char* prologue_weight_format_name(prologue_weight_format format);
@@ -432,7 +432,7 @@ PROLOGUE_C_API const char* prologue_weight_format_name(prologue_weight_format fo
 // `cols` is a multiple of prologue_weight_block_elements.
 PROLOGUE_C_API int64_t prologue_packed_weight_bytes(prologue_weight_format format, int64_t rows, int64_t cols);
 
-// Rows of a weight in one format, packed. Any alignment; 64 bytes are fastest.
+// Holds rows of a weight in one format, packed. Any alignment; 64 bytes are fastest.
 typedef struct prologue_packed_rows {
   const void* data;
   prologue_weight_format format;
@@ -440,7 +440,7 @@ typedef struct prologue_packed_rows {
 } prologue_packed_rows;
 PROLOGUE_C_API void prologue_packed_rows_init(prologue_packed_rows* value);
 
-// A packed weight: the rows of segments[0], then those of segments[1], and so on. num_segments = 0: there is none.
+// A packed weight has the rows of segments[0], then those of segments[1], and so on. num_segments = 0: there is none.
 #define PROLOGUE_MAX_WEIGHT_SEGMENTS INT64_C(4)
 
 typedef struct prologue_packed_weight {
@@ -464,7 +464,7 @@ typedef struct prologue_pack_weight_params {
 } prologue_pack_weight_params;
 PROLOGUE_C_API void prologue_pack_weight_params_init(prologue_pack_weight_params* value);
 
-// On the CPU only.
+// Packs a weight. Runs on the CPU only.
 PROLOGUE_C_API prologue_status prologue_pack_weight(
     const prologue_pack_weight_params* params,
     const prologue_execution* execution);

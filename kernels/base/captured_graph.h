@@ -1,4 +1,4 @@
-// Work that was captured from a stream once and is launched as a whole: a CUDA graph.
+// A CapturedGraph holds work that was captured from a stream once and is launched as a whole: a CUDA graph.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ struct CUgraphExec_st;
 
 namespace prologue {
 
-// Move-only.
+// It can be moved, not copied.
 class PROLOGUE_API CapturedGraph {
  public:
   CapturedGraph() = default;

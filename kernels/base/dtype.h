@@ -37,11 +37,11 @@ constexpr bool dtype_valid(DType type) { return type > DType::unset && type <= D
 // Of hidden states, Q, K and V.
 constexpr bool dtype_is_activation(DType type) { return type >= DType::f32 && type <= DType::bf16; }
 constexpr bool dtype_is_float(DType type) { return type >= DType::f32 && type <= DType::f64; }
-// Of a cache: the activations' types and the quantised ones.
+// A cache may have the activations' types and the quantised ones.
 constexpr bool dtype_is_quantized(DType type) { return type >= DType::fp8_e4m3 && type <= DType::uint4; }
 constexpr bool dtype_is_fp8(DType type) { return type == DType::fp8_e4m3 || type == DType::fp8_e5m2; }
 constexpr bool dtype_is_kv(DType type) { return dtype_is_activation(type) || dtype_is_quantized(type); }
-// Of indices.
+// Indices may have these types.
 constexpr bool dtype_is_integer(DType type) { return type == DType::int8 || (type >= DType::int16 && type <= DType::uint64); }
 
 constexpr int64_t dtype_bits(DType type) {
@@ -67,7 +67,7 @@ constexpr int64_t dtype_bits(DType type) {
   return 0;
 }
 
-// Bytes of an element; not for types of 4 bits.
+// Returns the bytes of an element. Not for types of 4 bits.
 constexpr int64_t dtype_size(DType type) { return dtype_bits(type) / 8; }
 
 // What `type` means where unset stands for `otherwise`.

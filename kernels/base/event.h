@@ -1,4 +1,4 @@
-// Points in time between operations: clock readings on the CPU, CUDA events on a GPU. For profiling.
+// Events are points in time between operations: clock readings on the CPU, CUDA events on a GPU. They are for profiling.
 #pragma once
 
 #include <chrono>

@@ -20,10 +20,10 @@ struct Execution {
   uint64_t reserved[2] = {};      // zeros: docs/versioning.md
 };
 
-// True if the library was built with its CUDA kernels. It does not say whether there is a GPU: see check_gpu() in gpu.h.
+// Returns true if the library was built with its CUDA kernels. It does not say whether there is a GPU: see check_gpu() in gpu.h.
 PROLOGUE_API bool built_with_cuda();
 
-// The error of an operation whose backend is not in this build.
+// Returns the error of an operation whose backend is not in this build.
 inline Status cuda_not_built(const char* operation) {
   return unsupported(operation, ": device is cuda, but this library was built without CUDA");
 }

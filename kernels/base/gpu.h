@@ -8,14 +8,14 @@
 
 namespace prologue {
 
-// OK if the current CUDA device can run this build's kernels. Otherwise an error that says why not: no GPU, a driver too old for
-// the CUDA runtime, or a compute capability that the build has no code for.
+// Returns OK if the current CUDA device can run this build's kernels. Otherwise the error says why not: no GPU, a driver too old for the
+// CUDA runtime, or a compute capability that the build has no code for.
 PROLOGUE_API Status check_gpu();
 
-// For example "NVIDIA H200". Without a usable GPU: the error of check_gpu().
+// Returns the GPU's name, for example "NVIDIA H200", or the error of check_gpu() without a usable GPU.
 PROLOGUE_API Result<std::string> gpu_name();
 
-// An owned CUDA stream. Move-only.
+// Owns a CUDA stream. It can be moved, not copied.
 class PROLOGUE_API Stream {
  public:
   Stream() = default;

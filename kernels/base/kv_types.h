@@ -1,4 +1,4 @@
-// The element types that a KV cache may have, by their names.
+// This file names the element types that a KV cache may have.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace prologue {
 
-// All of them, for messages: "float32, ... and uint4".
+// Returns all of them, for messages: "float32, ... and uint4".
 PROLOGUE_API std::string kv_type_names();
-// The one that has this dtype_name; unset if there is none.
+// Returns the type that has this dtype_name, or unset if there is none.
 PROLOGUE_API DType kv_type_of(std::string_view name);
 
 }  // namespace prologue

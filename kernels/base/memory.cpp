@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kHostAlignment = 64;
 constexpr int64_t kHugePage = int64_t{2} << 20;
 
-// The number in a system file; INT64_MAX if there is none ("max", or no such file).
+// Returns the number in a system file, or INT64_MAX if there is none ("max", or no such file).
 int64_t read_number(const char* path) {
   std::ifstream file(path);
   int64_t value = 0;

@@ -10,12 +10,12 @@ struct CUevent_st;
 
 namespace prologue {
 
-// Of large blocks of host memory. huge: faster to read, but what is touched first in 2 MiB takes all of them. small: for memory of which
-// little may ever be used, here and there.
+// The pages of large blocks of host memory. `huge` is faster to read, but what is touched first in 2 MiB takes all of them. `small` is for
+// memory of which little may ever be used, at scattered addresses.
 enum class HostPages : int32_t { huge = 0, small };
 
-// Move-only. Host memory is aligned to 64 bytes (large blocks: to 2 MiB), device memory to 256 bytes (cudaMalloc). The
-// contents are undefined at first.
+// Owns memory. It can be moved, not copied. Host memory is aligned to 64 bytes (large blocks: to 2 MiB), device memory to 256 bytes
+// (cudaMalloc). The contents are undefined at first.
 class PROLOGUE_API Buffer {
  public:
   Buffer() = default;
@@ -50,7 +50,7 @@ class PROLOGUE_API Buffer {
   Device device_ = Device::cpu;
 };
 
-// Bytes that can still be allocated: on the CPU what the system and the control group (cgroup) allow, on a GPU its free memory.
+// Returns the bytes that can still be allocated: on the CPU what the system and the control group (cgroup) allow, on a GPU its free memory.
 PROLOGUE_API Result<int64_t> available_bytes(Device device);
 
 // Copies between the host and the execution's device, in stream order. On CUDA `copy_to_host` returns after the copy has
@@ -67,8 +67,8 @@ PROLOGUE_API Status copy_strided(void* target, const void* source, int64_t num_r
 PROLOGUE_API Status fill_zero(void* target, int64_t num_bytes, const Execution& execution);
 PROLOGUE_API Status synchronize(const Execution& execution);
 
-// Host memory that is copied to a device, or from it, at every step. For CUDA it is pinned: a copy that does not wait needs that,
-// and so does a copy that a graph replays. Move-only.
+// Owns host memory that is copied to a device, or from it, at every step. For CUDA it is pinned: a copy that does not wait needs that, and
+// so does a copy that a graph replays. It can be moved, not copied.
 class PROLOGUE_API StagingBuffer {
  public:
   StagingBuffer() = default;
@@ -82,7 +82,7 @@ class PROLOGUE_API StagingBuffer {
   StagingBuffer& operator=(const StagingBuffer&) = delete;
   ~StagingBuffer();
 
-  // For copies to and from `device`.
+  // Allocates memory for copies to and from `device`.
   static Result<StagingBuffer> allocate(Device device, int64_t num_bytes);
 
   // Returns the memory, to be filled. First waits until the last copy has read it.
@@ -91,7 +91,7 @@ class PROLOGUE_API StagingBuffer {
   // holds then. fill() does not wait for replays; the caller must.
   Status copy_to_device(void* target, int64_t num_bytes, const Execution& execution);
 
-  // The other direction: copies num_bytes of the device's memory into this, in stream order; does not wait. Not for graphs.
+  // Copies in the other direction: num_bytes of the device's memory into this, in stream order; does not wait. Not for graphs.
   Status copy_from_device(const void* source, int64_t num_bytes, const Execution& execution);
   // Waits until the last copy has finished, and returns the memory.
   Result<const void*> read();

@@ -53,7 +53,7 @@ Result<int64_t> available_bytes() {
 Status copy(void* target, const void* source, int64_t num_bytes, cudaStream_t stream, bool to_host) {
   PROLOGUE_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(target, source, static_cast<size_t>(num_bytes),
                                                 to_host ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, stream));
-  // Pageable source: the runtime has staged it when the call returns. Copies to the host must wait for the data.
+  // The source is pageable: the runtime has staged it when the call returns. Copies to the host must wait for the data.
   if (to_host) PROLOGUE_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream));
   return {};
 }

@@ -61,7 +61,7 @@ struct Rope {
   int64_t rotary_offset = 0;  // even
   int64_t num_blocks = 1;     // 1 to 4
   int32_t inverse = 0;        // not 0: inverse rotation, -sin
-  // Not 0: the inverse uses each channel's own sine, (a cos_a + b sin_a, -a sin_b + b cos_b); only for width full. This is the
+  // If it is not 0, the inverse uses each channel's own sine, (a cos_a + b sin_a, -a sin_b + b cos_b); only for width full. This is the
   // transpose only if the two sines of a pair are equal. Some systems compute this as their backward pass.
   int32_t inverse_by_own_sine = 0;
 
@@ -97,7 +97,7 @@ inline void set_cos_sin_table(Rope& rope, const void* table, DType type, int64_t
   rope.sin = {bytes == nullptr ? nullptr : bytes + rope.rotary_dim / 2 * dtype_size(type), 0, rope.rotary_dim, 1};
 }
 
-// The same with a row for each token: [num_tokens, rotary_dim], as gather_cos_sin makes them. No bound on positions.
+// Does the same with a row for each token: [num_tokens, rotary_dim], as gather_cos_sin makes them. There is no bound on positions.
 inline void set_cos_sin_rows(Rope& rope, const void* rows, DType type) {
   set_cos_sin_table(rope, rows, type, 0);
   rope.source = RopeSource::per_token;

@@ -1,5 +1,5 @@
-// Errors as values. Nothing in the library throws, prints or aborts on input. An operation returns a Status; a function that
-// makes a value returns a Result<T>. An error has a code and a message: one full sentence that names the value and the rule.
+// Errors are values. Nothing in the library throws, prints or aborts on input. An operation returns a Status; a function that makes a value
+// returns a Result<T>. An error has a code and a message: one full sentence that names the value and the rule.
 //
 // Out of memory is an error too: resource_exhausted. If there is no memory even for a message, the message is "out of memory".
 // Only functions that return text or lists directly, not in a Result (a decoded string, the names of keys, a printed graph), let
@@ -70,7 +70,7 @@ auto with_writer(const Use& use, const Values&... values) {
 
 }  // namespace detail
 
-// A value, or the error that says why there is none.
+// Holds a value, or the error that says why there is none.
 template <class T>
 class [[nodiscard]] Result {
  public:

@@ -11,8 +11,8 @@ namespace prologue {
 // Channels of a head in the prologue, its stages and the rotary operation, at most. paged_attention takes fewer.
 inline constexpr int64_t kMaxHeadDim = 1024;
 
-// [num_tokens, num_heads, head_dim] with contiguous channels; element (t, h, d) is at
-// data[t * token_stride + h * head_stride + d].
+// Describes [num_tokens, num_heads, head_dim] with contiguous channels; element (t, h, d) is at data[t * token_stride + h * head_stride +
+// d].
 struct HeadsView {
   const void* data = nullptr;
   int64_t token_stride = 0;
@@ -41,7 +41,7 @@ inline IndexView index_view(const uint16_t* values) { return {values, DType::uin
 inline IndexView index_view(const uint32_t* values) { return {values, DType::uint32}; }
 inline IndexView index_view(const uint64_t* values) { return {values, DType::uint64}; }
 
-// Element i of an array of int32 or int64.
+// Returns element i of an array of int32 or int64.
 PROLOGUE_HOST_DEVICE inline int64_t index_at(const IndexView& view, int64_t i) {
   return view.type == DType::int32 ? static_cast<const int32_t*>(view.data)[i] : static_cast<const int64_t*>(view.data)[i];
 }
@@ -83,7 +83,7 @@ struct KvFormat {
   KvScaling scaling = KvScaling::none;
 };
 
-// The float32 numbers that the prologue computes and stores for each token and head.
+// Returns how many float32 numbers the prologue computes and stores for each token and head.
 PROLOGUE_HOST_DEVICE constexpr int64_t scales_of_head(const KvFormat& format) {
   return format.scaling == KvScaling::token_head ? format.type == DType::uint4 ? 2 : 1 : 0;
 }
@@ -102,7 +102,7 @@ struct PagedHeads {
   uint64_t reserved[2] = {};  // zeros: docs/versioning.md
 };
 
-// One layer's paged KV cache. Slot s is at offset s % page_size of page s / page_size. K and V may have formats of their own.
+// Describes one layer's paged KV cache. Slot s is at offset s % page_size of page s / page_size. K and V may have formats of their own.
 struct PagedKvView {
   PagedHeads k;
   PagedHeads v;  // v.head_dim = 0: that of k

@@ -12,7 +12,7 @@ namespace prologue {
 
 namespace {
 
-// A field of a block: so many bytes, of which `unit` bytes of a row stay together.
+// A field of a block has so many bytes, of which `unit` neighbouring bytes of a row stay together.
 struct Field {
   int64_t bytes;
   int64_t unit;
@@ -21,7 +21,7 @@ struct Field {
 constexpr int64_t kMaxFields = 5;
 constexpr int64_t kMaxBlockBytes = 210;
 
-// The fields in the order of the file; ends with an empty one.
+// The fields are in the order of the file; the list ends with an empty one.
 struct Layout {
   Field fields[kMaxFields + 1];
 };
@@ -53,7 +53,7 @@ void for_each_unit(WeightFormat format, int64_t row, const Copy& copy) {
   }
 }
 
-// Blocks of up to 16 rows into a group; rows that are missing become zeros.
+// Packs blocks of up to 16 rows into a group; rows that are missing become zeros.
 void pack_group(const PackWeightParams& p, int64_t group) {
   const int64_t num_blocks = p.cols / weight_block_elements(p.format), block_bytes = weight_block_bytes(p.format);
   const int64_t first = group * kPackedGroupRows, num_rows = std::min(kPackedGroupRows, p.rows - first);
@@ -78,7 +78,7 @@ float half_at(const uint8_t* bytes) {
   return to_float(half);
 }
 
-// Blocks of 32 values: the low nibbles are the first 16 values, the high ones the last 16.
+// Decodes blocks of 32 values: the low nibbles are the first 16 values, the high ones the last 16.
 void decode_32(WeightFormat format, const uint8_t* block, float* out) {
   const float scale = half_at(block);
   if (format == WeightFormat::q8_0) {
@@ -103,7 +103,7 @@ void decode_32(WeightFormat format, const uint8_t* block, float* out) {
   }
 }
 
-// Blocks of eight parts of 32 values. Bytes 0..3 of `packed` have the scales of parts 0..3 in six bits, bytes 4..7 their minimums;
+// Decodes blocks of eight parts of 32 values. Bytes 0..3 of `packed` have the scales of parts 0..3 in six bits, bytes 4..7 their minimums;
 // bytes 8..11 have four bits of the scales (low) and minimums (high) of parts 4..7, whose other two bits are above the former.
 void decode_parts(WeightFormat format, const uint8_t* block, float* out) {
   const float block_scale = half_at(block), block_minimum = half_at(block + 2);

@@ -24,12 +24,12 @@ constexpr bool weight_format_is_packed(WeightFormat format) {
   return format >= WeightFormat::q8_0 && format <= WeightFormat::q6_k;
 }
 
-// Values of a block.
+// Returns the values of a block.
 constexpr int64_t weight_block_elements(WeightFormat format) {
   return format == WeightFormat::dense ? 1 : format < WeightFormat::q4_k ? 32 : 256;
 }
 
-// Bytes of a block; 0 for dense.
+// Returns the bytes of a block, or 0 for dense.
 constexpr int64_t weight_block_bytes(WeightFormat format) {
   switch (format) {
     case WeightFormat::dense: break;
@@ -68,14 +68,14 @@ constexpr int64_t packed_weight_bytes(WeightFormat format, int64_t rows, int64_t
          weight_block_bytes(format);
 }
 
-// Rows of a weight in one format, packed. Any alignment; 64 bytes are fastest.
+// Holds rows of a weight in one format, packed. Any alignment; 64 bytes are fastest.
 struct PackedRows {
   const void* data = nullptr;
   WeightFormat format = WeightFormat::dense;
   int64_t rows = 0;
 };
 
-// A packed weight: the rows of segments[0], then those of segments[1], and so on. num_segments = 0: there is none.
+// A packed weight has the rows of segments[0], then those of segments[1], and so on. num_segments = 0: there is none.
 inline constexpr int32_t kMaxWeightSegments = 4;
 
 struct PackedWeight {
@@ -97,7 +97,7 @@ struct PackWeightParams {
   uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 
-// On the CPU only.
+// Packs a weight. Runs on the CPU only.
 PROLOGUE_API Status pack_weight(const PackWeightParams& params, const Execution& execution);
 
 }  // namespace prologue

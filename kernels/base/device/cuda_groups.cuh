@@ -1,5 +1,5 @@
-// Rows in groups of 16 bytes: a thread always owns whole groups, so the mapping of elements to threads (and with it the order
-// of every sum) does not depend on how a row is aligned; only the instructions that move a group do.
+// This file moves rows in groups of 16 bytes. A thread always owns whole groups, so the mapping of elements to threads (and with it the
+// order of every sum) does not depend on how a row is aligned; only the instructions that move a group do.
 #pragma once
 
 #include <type_traits>
@@ -11,7 +11,7 @@ namespace prologue::cuda {
 template <class T>
 inline constexpr int kGroup = static_cast<int>(16 / sizeof(T));
 
-// Two elements, each rounded once, in memory order.
+// Returns two elements in memory order, each rounded once.
 __device__ inline uint32_t pack(__half2 pair) { return *reinterpret_cast<const uint32_t*>(&pair); }
 __device__ inline uint32_t pack(__nv_bfloat162 pair) { return *reinterpret_cast<const uint32_t*>(&pair); }
 template <class T>
@@ -22,8 +22,8 @@ __device__ inline uint32_t pack(float low, float high) {
     return pack(__floats2bfloat162_rn(low, high));
 }
 
-// kGroup<T> consecutive elements. They stay in 32-bit words until they are used: 16-bit values in registers of their own would
-// have to be unpacked where they arrive, and every load would be waited for.
+// Holds kGroup<T> consecutive elements. They stay in 32-bit words until they are used: 16-bit values in registers of their own would have
+// to be unpacked where they arrive, and every load would be waited for.
 template <class T>
 struct alignas(16) Group {
   uint32_t words[4];
@@ -40,7 +40,7 @@ struct alignas(16) Group {
   }
 };
 
-// One rounding each. `f(i)` is element i.
+// Returns a group whose element i is f(i), rounded once.
 template <class T, class F>
 __device__ inline Group<T> make_group(const F& f) {
   Group<T> group;
@@ -54,7 +54,7 @@ __device__ inline Group<T> make_group(const F& f) {
   return group;
 }
 
-// True where every group of every row is there in full and aligned, so that one instruction moves it.
+// Returns true if every group of every row exists in full and is aligned, so that one instruction moves it.
 template <class T>
 bool groups_are_whole(const void* rows, int64_t row_stride, int64_t width) {
   return reinterpret_cast<uintptr_t>(rows) % 16 == 0 && row_stride % kGroup<T> == 0 && width % kGroup<T> == 0;
@@ -65,11 +65,11 @@ constexpr int64_t groups_of(int64_t width) {
   return (width + kGroup<T> - 1) / kGroup<T>;
 }
 
-// An element without its type, for copies.
+// RawElement has the size of T but not its type, for copies.
 template <class T>
 using ElementBits = std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>;
 
-// The group at `from`, of which `count` elements exist; the others are zero. A whole one exists in full or (count <= 0) not at
+// Loads the group at `from`, of which `count` elements exist; the others become zero. With `whole` it exists in full or (count <= 0) not at
 // all.
 template <class T>
 __device__ inline Group<T> load_group(const T* from, int64_t count, bool whole) {

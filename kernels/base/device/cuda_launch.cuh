@@ -1,5 +1,5 @@
-// Launching kernels. Every launch uses this file: it is checked, and the error names the kernel. The CUDA runtime keeps its last
-// error. An error that becomes a Status is cleared there, so that the next call (ours or the caller's) does not find it.
+// This file launches kernels. Every launch uses it: it is checked, and the error names the kernel. The CUDA runtime keeps its last error. An
+// error that becomes a Status is cleared there, so that the next call (ours or the caller's) does not find it.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,7 +19,7 @@
 
 namespace prologue::cuda {
 
-// A grid extent. A number that does not fit becomes one that makes the launch fail.
+// Returns the extent of a grid. A number that does not fit becomes one that makes the launch fail.
 inline unsigned grid_extent(int64_t blocks) {
   return blocks < 0 || blocks > int64_t{0xffffffff} ? 0xffffffffu : static_cast<unsigned>(blocks);
 }

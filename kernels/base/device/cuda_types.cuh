@@ -16,7 +16,7 @@ __device__ inline float to_float(float x) { return x; }
 __device__ inline float to_float(__half x) { return __half2float(x); }
 __device__ inline float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
 
-// One rounding to nearest even.
+// Rounds once, to nearest even.
 template <class T>
 __device__ inline T from_float(float x);
 template <>
@@ -32,8 +32,8 @@ __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
   return __float2bfloat16_rn(x);
 }
 
-// Elements whose type is known at run time only. The branch is uniform over a launch: for code where it costs less than an
-// instance per type.
+// These read and write elements whose type is known only at run time. The branch is uniform over a launch. They are for code where a branch
+// costs less than an instance per type.
 __device__ inline float load_element(DType type, const void* data, int64_t i) {
   switch (type) {
     case DType::f16: return to_float(static_cast<const __half*>(data)[i]);
@@ -56,7 +56,7 @@ struct alignas(N * sizeof(T)) Vec {
   T values[N];
 };
 
-// As prologue::record_fault, on the device.
+// Does what prologue::record_fault does, on the device.
 __device__ inline void record_fault(FaultRecord* record, int64_t token, FaultCode code) {
   if (record == nullptr) return;
   atomicMax(reinterpret_cast<unsigned long long*>(&record->first), static_cast<unsigned long long>(encode_fault(token, code)));

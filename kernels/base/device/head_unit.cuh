@@ -1,6 +1,6 @@
-// A head on the device is cut into units of two vectors of V channels, one thread each: V rotary pairs (both halves in one
-// thread, so that no value crosses lanes), or two vectors of the channels that are not rotated. The threads of a head are its
-// lanes. The steps below work on values in registers.
+// On the device a head is cut into *units* of two vectors of V channels. One thread holds a unit: V rotary pairs (both halves in one
+// thread, so that no value crosses lanes), or two vectors of the channels that are not rotated. The threads of a head are its lanes. The
+// steps below work on values in registers.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -17,9 +17,9 @@
 
 namespace prologue::cuda {
 
-// ---- where a unit is -------------------------------------------------------------------------------------------------------
+// ---- which channels a unit has ----------------------------------------------------------------------------------------------
 
-// Where a unit's two vectors are in the head, and its first pair (negative: not rotated).
+// Says which channels a unit's two vectors start at, and which pair is its first (negative: not rotated).
 struct UnitPlace {
   int a;
   int b;
@@ -45,13 +45,13 @@ __device__ inline UnitPlace place_unit(int unit, const HeadLayout& layout) {
   return {a, b, -1, a < layout.head_dim, b < layout.head_dim};
 }
 
-// The layout of which one block of several is all that is rotated.
+// Returns the layout of a head of which only this block of several is rotated.
 __device__ inline HeadLayout one_block(const BlockLayout& layout, int block) {
   const int width = layout.rotary_dim / layout.num_blocks;
   return {layout.head_dim, width, layout.rotary_offset + block * width, layout.style};
 }
 
-// V divides the pairs of a block: the units of the blocks follow one another.
+// V divides the pairs of a block, so each block is a whole number of units, one block after the other.
 template <int V>
 __device__ inline UnitPlace place_unit(int unit, const BlockLayout& layout) {
   const int rotated = layout.rotary_dim / (2 * V);
@@ -62,7 +62,8 @@ __device__ inline UnitPlace place_unit(int unit, const BlockLayout& layout) {
   return place;
 }
 
-// The inverse of place_unit(): which unit holds the vector that starts at `channel`, and whether as its b.
+// owner_of() is the inverse of place_unit(): it returns which unit holds the vector that starts at `channel`, and whether that is its
+// vector b.
 struct VectorOwner {
   int unit;
   bool is_b;
@@ -96,7 +97,7 @@ __device__ inline VectorOwner owner_of(int channel, const BlockLayout& layout) {
 
 // ---- vectors in memory ------------------------------------------------------------------------------------------------------
 
-// kBytes consecutive bytes, kept in 32-bit words until they are used: 16-bit values in registers of their own would have to be
+// Holds kBytes consecutive bytes, kept in 32-bit words until they are used: 16-bit values in registers of their own would have to be
 // unpacked where they arrive, and every load would be waited for.
 template <int kBytes>
 struct Bytes {
@@ -110,7 +111,7 @@ using VectorWord = std::conditional_t<
     std::conditional_t<kBytes == 8, uint2,
                        std::conditional_t<kBytes == 4, uint32_t, std::conditional_t<kBytes == 2, uint16_t, uint8_t>>>>;
 
-// `kEvictFirst`: a cache hint (evict first) for data that is not read again soon.
+// kEvictFirst gives the cache the hint that the data is not read again soon.
 template <int kBytes, bool kEvictFirst>
 __device__ inline Bytes<kBytes> load_bytes(const void* from) {
   if constexpr (kBytes > 16) {
@@ -174,7 +175,7 @@ __device__ inline float element(const Packed<T, V>& packed, int i) {
   }
 }
 
-// V values, each rounded once.
+// Returns V values, each rounded once.
 template <class T, int V>
 __device__ inline Packed<T, V> pack(const float* values) {
   Packed<T, V> packed;
@@ -221,7 +222,7 @@ __device__ inline void store_unit(void* head, const UnitPlace& place, const Unit
 
 // ---- values in float32 ------------------------------------------------------------------------------------------------------
 
-// A unit in float32: x[0 .. V) is vector a, x[V .. 2V) vector b.
+// Holds a unit in float32: x[0 .. V) is vector a, x[V .. 2V) vector b.
 template <int V>
 struct UnitValues {
   float x[2 * V];
@@ -254,14 +255,14 @@ __device__ inline void add_bias(UnitValues<V>& values, const Unit<T, V>& bias) {
   add<V>(values, widen<T, V>(bias));
 }
 
-// cos and sin of a unit's V pairs.
+// Holds cos and sin of a unit's V pairs.
 template <int V>
 struct UnitAngles {
   float cos[V];
   float sin[V];
 };
 
-// 16 bytes or fewer that are read again and again.
+// Loads up to 16 bytes that are read again and again.
 template <int kBytes>
 __device__ inline Bytes<kBytes> load_kept(const void* from) {
   if constexpr (kBytes == 16) {
@@ -273,7 +274,7 @@ __device__ inline Bytes<kBytes> load_kept(const void* from) {
   }
 }
 
-// From rows of any type that element() knows: kRuns runs of neighbours, `apart` columns from one to the next.
+// Loads from rows of any type that element() knows: kRuns runs of neighbours, `apart` columns from one run to the next.
 template <int V, bool kKeep = false, int kRuns = 1, class Stored>
 __device__ inline UnitAngles<V> load_angles(const Stored* cos_row, const Stored* sin_row, int apart = 0) {
   constexpr int kSize = static_cast<int>(sizeof(Stored)), kRun = V / kRuns, kEach = kRun * kSize < 16 ? kRun : 16 / kSize;
@@ -332,7 +333,7 @@ __device__ inline void multiply(UnitValues<V>& values, const UnitValues<V>& fact
 
 // ---- quantised vectors ------------------------------------------------------------------------------------------------------
 
-// Compared as bits. NaN counts as the largest, so the result is then a NaN.
+// Magnitudes are compared as bits. NaN counts as the largest, so the result is then a NaN.
 template <int V>
 __device__ inline uint32_t largest_magnitude(const UnitValues<V>& values) {
   float largest[V];
@@ -364,7 +365,7 @@ __device__ inline UnitBytes<V> pack_pairs(const UnitValues<V>& values, const F& 
   return bytes;
 }
 
-// Values already multiplied by the reciprocal of their scale, as bytes of a type of 8 bits.
+// Converts values that are already multiplied by the reciprocal of their scale to bytes of an 8-bit type.
 template <int V>
 __device__ inline UnitBytes<V> to_8_bits(const UnitValues<V>& scaled, DType type) {
   const auto fp8 = [](__nv_fp8_interpretation_t format) {
@@ -378,7 +379,7 @@ __device__ inline UnitBytes<V> to_8_bits(const UnitValues<V>& scaled, DType type
   return pack_pairs<V>(scaled, [&](float low, float high) { return __byte_perm(code(low), code(high), 0x7740) & 0xffffu; });
 }
 
-// Values as bytes of a type of 8 bits. reciprocal 0: zeros, whatever the values are.
+// Converts values to bytes of an 8-bit type. With reciprocal 0 they are zeros, whatever the values are.
 template <int V>
 __device__ inline UnitBytes<V> quantise(UnitValues<V> values, float reciprocal, DType type) {
   multiply<V>(values, reciprocal);
@@ -394,10 +395,10 @@ __device__ inline void store_unit_8(void* head, const UnitPlace& place, const Un
   if (place.has_b) store_bytes<V, false>(to + place.b, bytes.b);
 }
 
-// Types of 4 bits: two channels share a byte.
+// Whether a byte of the type holds two channels of 4 bits.
 __device__ inline bool is_packed(DType type) { return type == DType::int4 || type == DType::uint4; }
 
-// V / 2 bytes.
+// Returns V / 2 bytes.
 template <int V>
 __device__ inline void store_unit_4(void* head, const UnitPlace& place, const UnitValues<V>& values, const AsymmetricScale& by,
                                     DType type) {

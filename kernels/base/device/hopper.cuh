@@ -1,6 +1,6 @@
-// Instructions of sm_90a: barriers in shared memory (mbarrier), copies of boxes of a tensor (TMA), and matrix multiplications of a
-// warpgroup, four warps, that read shared memory (wgmma). A kernel may use them where PROLOGUE_HOPPER is 1.
-// The tests' emulator of CUDA (tests/emulator) has this file once more, for the CPU.
+// This file has instructions of sm_90a: barriers in shared memory (mbarrier), copies of boxes of a tensor (TMA), and matrix multiplications
+// of a warpgroup, four warps, that read shared memory (wgmma). A kernel may use them where PROLOGUE_HOPPER is 1. The tests' emulator of
+// CUDA (tests/emulator) has this file once more, for the CPU.
 #pragma once
 
 #include <cuda.h>
@@ -33,7 +33,7 @@ __device__ inline uint32_t shared_address(const void* p) { return static_cast<ui
 // ---------------------------------------------------------------------------------------------------------------------
 // Barriers
 
-// An mbarrier. Its phase ends when `arrivals` threads have arrived and the bytes that they expect have been copied. What a thread
+// This is an mbarrier. Its phase ends when `arrivals` threads have arrived and the bytes that they expect have been copied. What a thread
 // did before it arrived is seen by those that wait.
 struct Barrier {
   uint64_t state;
@@ -45,7 +45,7 @@ struct Barrier {
   __device__ void arrive_and_expect(int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)), "r"(bytes) : "memory");
   }
-  // At the barrier of block `rank` of the cluster, of two blocks at least, that is where this one is in this block.
+  // Arrives at the barrier that has the same address in block `rank` of the cluster. The cluster has at least two blocks.
   __device__ void arrive_at(uint32_t rank) {
     asm volatile(
         "{\n.reg .b32 there;\n"
@@ -54,7 +54,7 @@ struct Barrier {
         "r"(rank)
         : "memory");
   }
-  // Until the phase of this parity has ended. Before the first phase, that of parity 1 counts as ended.
+  // Waits until the phase of this parity has ended. Before the first phase, that of parity 1 counts as ended.
   __device__ void wait(unsigned parity) {
     const uint32_t address = shared_address(this);
     uint32_t done;
@@ -70,22 +70,22 @@ struct Barrier {
   }
 };
 
-// After init(), by the thread that called it, before a __syncthreads(): TMA sees the barriers, too.
+// Makes the barriers visible to TMA. Called after init() by the thread that called it, before a __syncthreads().
 __device__ inline void fence_barrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// What this thread has written to shared memory is seen by TMA and wgmma, once the thread that issues them is told so.
+// Makes what this thread has written to shared memory visible to TMA and wgmma, once the thread that issues them is told so.
 __device__ inline void fence_shared_for_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// The 16 barriers of a block, for any number of whole warps; 0 is that of __syncthreads().
+// A block has 16 named barriers, for any number of whole warps; 0 is that of __syncthreads().
 __device__ inline void sync_barrier(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 __device__ inline void arrive_barrier(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Registers of each thread of a warpgroup, from now on; all its threads must call it.
+// Sets the number of registers of each thread of a warpgroup from now on. Called by all its threads.
 template <int kRegisters>
 __device__ inline void release_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -126,7 +126,8 @@ __device__ inline void load_box(void* to, const CUtensorMap& map, Barrier& barri
       : "memory");
 }
 
-// To this place in each block of the cluster whose bit is set in `blocks`; the barrier at this place in each of them counts the bytes.
+// Copies a box to the address `to` in each block of the cluster whose bit is set in `blocks`. The barrier at the address of `barrier` in
+// each of them counts the bytes.
 __device__ inline void load_box_into_blocks(unsigned blocks, void* to, const CUtensorMap& map, Barrier& barrier, int x, int y,
                                             int z) {
   asm volatile(
@@ -140,8 +141,8 @@ __device__ inline void load_box_into_blocks(unsigned blocks, void* to, const CUt
 // ---------------------------------------------------------------------------------------------------------------------
 // wgmma. Operands in shared memory are 64 elements of 16 bits (128 bytes) a row, swizzled as TMA does it, and panels of such rows.
 
-// The address of a row's first element or a multiple of 16 of them further, and two strides in bytes, whose meaning depends on the
-// operand's order:
+// Returns the descriptor of a matrix: the address of a row's first element or a multiple of 16 of them further, and two strides in bytes,
+// whose meaning depends on the operand's order:
 //   rows are m or n    stride: of 8 rows; leading: not used                                                (K in Q K^T)
 //   rows are k         stride: of 8 rows; leading: of 64 columns, from panel to panel                      (V in P V)
 __device__ inline uint64_t matrix_descriptor(const void* first, int leading, int stride) {
@@ -150,16 +151,17 @@ __device__ inline uint64_t matrix_descriptor(const void* first, int leading, int
   return field(shared_address(first)) | field(static_cast<uint32_t>(leading)) << 16 | field(static_cast<uint32_t>(stride)) << 32 |
          kSwizzle128 << 62;
 }
-// So many bytes further. The address does not reach into the next field: shared memory ends below 2^18. So it is a sum of 32 bits.
+// Returns the descriptor that is so many bytes further. The address does not reach into the next field, since shared memory ends below
+// 2^18, so a 32-bit sum is enough.
 __device__ inline uint64_t advance(uint64_t descriptor, int bytes) {
   const uint32_t low = static_cast<uint32_t>(descriptor) + static_cast<uint32_t>(bytes >> 4);
   return (descriptor & ~uint64_t{0xffffffff}) | low;
 }
 
-// Between writes to registers that wgmma reads or adds to, and the wgmma.
+// Called between writes to registers that wgmma reads or adds to, and the wgmma.
 __device__ inline void multiply_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void multiply_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Until at most kPending groups are under way.
+// Waits until at most kPending groups are in flight.
 template <int kPending>
 __device__ inline void multiply_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
@@ -212,9 +214,9 @@ __device__ inline void keep_in_order(Word (&words)[kCount]) {
                : __VA_ARGS__                                                                                               \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kOwnRows ? 1 : 0))
 
-// d [64, N] = a [64, 16] b [16, N] + (add ? d : 0), over a warpgroup; a and b in shared memory, rows of a and of b's transpose.
-// A lane has rows lane / 4 and lane / 4 + 8 of the 16 of its warp, columns 2 * (lane % 4) and the next of every 8: the fragments of
-// mma.m16n8k16, one after the other.
+// Computes d [64, N] = a [64, 16] b [16, N] + (add ? d : 0) over a warpgroup. a and b are in shared memory, as rows of a and of b's
+// transpose. A lane has rows lane / 4 and lane / 4 + 8 of the 16 of its warp, columns 2 * (lane % 4) and the next of every 8: the fragments
+// of mma.m16n8k16, one after the other.
 template <class T, int kCount>
 __device__ inline void multiply_async(float (&d)[kCount], uint64_t a, uint64_t b, bool add) {
   static_assert(kCount == 16 || kCount == 24 || kCount == 32 || kCount == 64 || kCount == 96 || kCount == 128);
@@ -248,7 +250,8 @@ __device__ inline void multiply_async(float (&d)[kCount], uint64_t a, uint64_t b
   }
 }
 
-// d [64, N] += a [64, 16] b [16, N]; a in registers, as fragments of mma.m16n8k16, b in shared memory: kOwnRows, or rows of its transpose.
+// Computes d [64, N] += a [64, 16] b [16, N]. a is in registers, as fragments of mma.m16n8k16. b is in shared memory, with rows of its own
+// (kOwnRows) or as rows of its transpose.
 template <class T, bool kOwnRows, int kCount>
 __device__ inline void multiply_registers_async(float (&d)[kCount], const uint32_t (&a)[4], uint64_t b) {
   static_assert(kCount == 8 || kCount == 16 || kCount == 24 || kCount == 32 || kCount == 64 || kCount == 128);

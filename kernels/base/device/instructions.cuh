@@ -1,5 +1,5 @@
-// What C++ has no words for: single instructions of the GPU, and the shared memory whose size a launch decides.
-// The tests' emulator of CUDA (tests/emulator) has this file once more, for the CPU.
+// This file has what C++ cannot express: single instructions of the GPU, and the shared memory whose size a launch decides. The tests'
+// emulator of CUDA (tests/emulator) has this file once more, for the CPU.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -16,14 +16,14 @@ __device__ inline T* dynamic_shared() {
   return reinterpret_cast<T*>(dynamic_shared_bytes);
 }
 
-// |x| or |y|, the larger; NaN if one is.
+// Returns the larger of |x| and |y|, or NaN if one is NaN.
 __device__ inline float larger_magnitude(float x, float y) {
   float result;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(fabsf(x)), "f"(fabsf(y)));
   return result;
 }
 
-// 16 bytes that are read again and again: they leave the L2 last.
+// Loads 16 bytes that are read again and again. They leave the L2 last.
 __device__ inline void load_kept(const void* from, uint32_t (&words)[4]) {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
@@ -32,7 +32,7 @@ __device__ inline void load_kept(const void* from, uint32_t (&words)[4]) {
                : "l"(from), "l"(policy));
 }
 
-// 16 bytes that are read once, from memory that no kernel writes while this one runs.
+// Loads 16 bytes that are read once, from memory that no kernel writes while this one runs.
 __device__ inline uint4 load_once(const void* from) {
   uint4 word;
   asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -41,10 +41,10 @@ __device__ inline uint4 load_once(const void* from) {
   return word;
 }
 
-// The line of 128 bytes, from memory into the L2: whoever loads from it later waits less.
+// Loads a line of 128 bytes from memory into the L2. A later load from it waits less.
 __device__ inline void prefetch_line(const void* in) { asm volatile("prefetch.global.L2 [%0];" ::"l"(in)); }
 
-// 16 bytes to shared memory, asynchronously and past the L1, or zeros if `from`, which is then any address, is not `there`.
+// Copies 16 bytes to shared memory, asynchronously and past the L1. Writes zeros unless `there`; then `from` may be any address.
 __device__ inline void copy_or_clear(void* to, const void* from, bool there) {
   asm volatile("{\n.reg .pred ignored;\nsetp.eq.u32 ignored, %2, 0;\ncp.async.cg.shared.global [%0], [%1], 16, ignored;\n}" ::"r"(
                    static_cast<uint32_t>(__cvta_generic_to_shared(to))),
@@ -52,15 +52,15 @@ __device__ inline void copy_or_clear(void* to, const void* from, bool there) {
                : "memory");
 }
 
-// Adds 1 to a counter in global memory, and returns what it was. What this thread has written or seen written (behind a barrier of its
-// block: what the block has) is seen by whoever counts after it.
+// Adds 1 to a counter in global memory, and returns what it was. What this thread has written or seen written (after a barrier of its
+// block: what the block has) is seen by whoever counts later.
 __device__ inline uint32_t count_arrival(uint32_t* counter) {
   uint32_t before;
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
   return before;
 }
 
-// 2^x, to about 2 ulp; results below 2^-126 are 0.
+// Returns 2^x to about 2 ulp. Results below 2^-126 are 0.
 __device__ inline float exp2_approximate(float x) {
   float result;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
@@ -75,7 +75,7 @@ __device__ inline float exp2_approximate(float x) {
 #define PROLOGUE_FROM_SM90(...)
 #endif
 
-// Until the kernels before it in the stream are done, and what they wrote can be seen. A launch without a programmatic edge has
+// Waits until the kernels before this one in the stream are done and what they wrote can be seen. A launch without a programmatic edge has
 // waited already.
 __device__ inline void wait_for_previous_kernels() { PROLOGUE_FROM_SM90(asm volatile("griddepcontrol.wait;" ::: "memory")); }
 // The next kernel may start as soon as all blocks have come here; it waits before it reads what this one writes.
@@ -87,25 +87,27 @@ __device__ inline uint32_t cluster_rank() {
   return rank;
 }
 
-// The barrier of a cluster: every thread arrives, then waits. It orders nothing but Arrivals that were opened before.
+// arrive_at_cluster() and wait_for_cluster() are the barrier of a cluster: every thread arrives, then waits. It orders nothing but Arrivals
+// that were opened before.
 __device__ inline void arrive_at_cluster() {
   PROLOGUE_FROM_SM90(asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"));
 }
 __device__ inline void wait_for_cluster() { PROLOGUE_FROM_SM90(asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory")); }
 
-// All threads of the cluster wait for each other; what each has written before is seen by all.
+// Makes all threads of the cluster wait for each other; what each has written before is seen by all.
 __device__ inline void sync_cluster() {
   PROLOGUE_FROM_SM90(asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory"));
 }
-// The place in block `rank` of the cluster, of two blocks at least, that `shared`, in dynamic shared memory, is in this one.
+// Returns the address in block `rank` of the cluster that corresponds to `shared`, which is in this block's dynamic shared memory. The
+// cluster has at least two blocks.
 template <class T>
 __device__ inline T* in_block_of_cluster(T* shared, uint32_t rank) {
   PROLOGUE_FROM_SM90(asm volatile("mapa.u64 %0, %1, %2;" : "=l"(shared) : "l"(shared), "r"(rank)));
   return shared;
 }
 
-// What other blocks of the cluster, of two at least, store in this block's shared memory: so many bytes, once. One thread opens it before
-// the barrier of the cluster; then any thread of the cluster stores; then all that read wait.
+// Receives what other blocks of the cluster, which has at least two, store in this block's shared memory: so many bytes, once. One thread
+// opens it before the barrier of the cluster; then any thread of the cluster stores; then all that read wait.
 class Arrivals {
  public:
   __device__ void open(uint32_t num_bytes) {
@@ -114,7 +116,7 @@ class Arrivals {
                     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(&state_)), "r"(num_bytes)
                                  : "memory"));
   }
-  // To the place in block `rank` that `to` is in this block, which is aligned to the bytes stored. `this` is in this block too.
+  // Stores to block `rank` at the address that `to` is in this block, aligned to the bytes stored. `this` is an address of this block, too.
   __device__ void store(uint32_t rank, float* to, const float4& values) {
     PROLOGUE_FROM_SM90(asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%2, %3, %4, %5}, [%1];" ::"r"(
                                         in_block(rank, to)),
@@ -154,7 +156,7 @@ class Arrivals {
   uint64_t state_;
 };
 
-// Four 8 x 8 matrices of 16-bit elements from shared memory; lane i gives the address of row i % 8 of matrix i / 8.
+// Loads four 8 x 8 matrices of 16-bit elements from shared memory. Lane i gives the address of row i % 8 of matrix i / 8.
 __device__ inline void load_matrices(uint32_t (&out)[4], const void* row) {
   const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -176,21 +178,21 @@ __device__ inline uint32_t transpose_matrix(uint32_t pair) {
   return result;
 }
 
-// x - y, of two float16 each.
+// Returns x - y, of two float16 each.
 __device__ inline uint32_t subtract_halves(uint32_t x, uint32_t y) {
   uint32_t result;
   asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(result) : "r"(x), "r"(y));
   return result;
 }
 
-// x * y + z, of two float16 each, rounded once.
+// Returns x * y + z, of two float16 each, rounded once.
 __device__ inline uint32_t multiply_add_halves(uint32_t x, uint32_t y, uint32_t z) {
   uint32_t result;
   asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(x), "r"(y), "r"(z));
   return result;
 }
 
-// x * y, of two values of 16 bits each, rounded once. T: __half or __nv_bfloat16.
+// Returns x * y, of two 16-bit values each, rounded once. T is __half or __nv_bfloat16.
 template <class T>
 __device__ inline uint32_t multiply_pairs(uint32_t x, uint32_t y) {
   constexpr uint32_t kMinusZero = 0x80008000u;  // adds nothing, not to -0 either
@@ -219,7 +221,7 @@ __device__ inline uint32_t halves_of_e4m3(uint32_t word, int half) {
 #endif
 }
 
-// c [16, 8] += a [16, 16] b [16, 8], over a warp. T: __half or __nv_bfloat16.
+// Computes c [16, 8] += a [16, 16] b [16, 8] over a warp. T is __half or __nv_bfloat16.
 template <class T>
 __device__ inline void multiply_matrices(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
@@ -235,7 +237,7 @@ __device__ inline void multiply_matrices(float (&c)[4], const uint32_t (&a)[4], 
   }
 }
 
-// c [16, 8] += a [16, 8] b [8, 8].
+// Computes c [16, 8] += a [16, 8] b [8, 8] over a warp.
 template <class T>
 __device__ inline void multiply_matrices(float (&c)[4], const uint32_t (&a)[2], uint32_t b) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {

@@ -5,11 +5,11 @@
 
 namespace prologue::cuda {
 
-// 32 x 32 -> 64 bits, one instruction.
+// Multiplies 32 x 32 -> 64 bits with one instruction.
 __device__ inline uint64_t wide_product(uint32_t x, uint32_t y) { return static_cast<uint64_t>(x) * y; }
 
-// An entry of an index array that is being loaded. Nothing uses it before value(), so a kernel's other loads are issued
-// meanwhile. (A branch between int32 and int64 would have to wait for the load.)
+// Holds an entry of an index array that is being loaded. Nothing uses it before value(), so a kernel's other loads are issued meanwhile. (A
+// branch between int32 and int64 would have to wait for the load.)
 struct PendingIndex {
   uint32_t low;
   uint32_t high;  // of an int32 the same word again: its sign is that of the index either way
@@ -19,7 +19,7 @@ struct PendingIndex {
                      : static_cast<int64_t>(static_cast<int32_t>(low));
   }
   __device__ bool negative() const { return static_cast<int32_t>(high) < 0; }
-  // For one that is not negative. (No short circuit: a branch here would wait for the load.)
+  // Called for an index that is not negative. (There is no short circuit: a branch here would wait for the load.)
   __device__ bool at_least(uint32_t limit, uint32_t step) const { return (low >= limit) | ((step == 8) & (high != 0)); }
 };
 

@@ -1,9 +1,9 @@
-// Rings of places in shared memory that some threads fill and others empty.
+// A ring is an array of stages in shared memory that some threads fill and others empty.
 #pragma once
 
 namespace prologue::cuda {
 
-// A place of a ring, and the parity of the phase that fills it.
+// Points to a stage of a ring, and has the parity of the phase that fills it.
 template <int kPlaces>
 struct RingPlace {
   int index = 0;

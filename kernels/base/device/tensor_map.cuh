@@ -9,7 +9,7 @@
 
 namespace prologue::cuda {
 
-// Of the tensor-map encoder in the driver, which is not linked; null if the driver has none.
+// Returns the tensor-map encoder of the driver, which is not linked, or null if the driver has none.
 using EncodeTensorMap = decltype(&cuTensorMapEncodeTiled);
 inline EncodeTensorMap encode_tensor_map() {
   static const EncodeTensorMap function = [] {
@@ -24,7 +24,8 @@ inline EncodeTensorMap encode_tensor_map() {
   return function;
 }
 
-// A tensor of 16-bit elements: rows of channels, and outer dimensions with strides in elements; boxes have 64 channels.
+// A tensor map describes a tensor of 16-bit elements: rows of channels, and outer dimensions with strides in elements. Its boxes have 64
+// channels.
 struct OuterDim {
   int64_t size;
   int64_t stride;

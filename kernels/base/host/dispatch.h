@@ -1,4 +1,4 @@
-// The one place that chooses between the CPU and CUDA. Internal.
+// Only this function chooses between the CPU and CUDA. Internal.
 #pragma once
 
 #include <prologue/kernels/base/execution.h>

@@ -1,4 +1,4 @@
-// Heads on the CPU: where they are, and how a finished one is stored.
+// This file finds heads on the CPU, and stores finished ones.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace prologue::cpu {
 
-// The number of threads for a pass over this many elements: starting a thread costs as much as a few thousand elements.
+// Returns the number of threads for a pass over this many elements: starting a thread costs as much as a few thousand elements.
 inline int threads_for(int64_t elements, int num_threads) {
   constexpr int64_t kElementsPerThread = 8192;
   return static_cast<int>(std::clamp<int64_t>(elements / kElementsPerThread, 1, std::max(num_threads, 1)));
@@ -28,7 +28,7 @@ T* head_at(const MutableHeadsView& view, int64_t token, int64_t head) {
   return static_cast<T*>(view.data) + token * view.token_stride + head * view.head_stride;
 }
 
-// A head that is ready to be stored: its values in float32, and its source. Channels outside [begin, end) are unchanged from
+// Holds a head that is ready to be stored: its values in float32, and its source. Channels outside [begin, end) are unchanged from
 // `source`. They are copied bitwise if they are stored in the same type.
 template <class T>
 struct FinishedHead {

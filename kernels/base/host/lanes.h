@@ -49,7 +49,7 @@ inline void sum_lanes_of_four(const Lanes (&a)[4], float* out) {
   _mm_storeu_ps(out, _mm_add_ps(low, high));
 }
 
-// The sum of registers, in the order in which sum_lanes_of_four adds the lanes of one.
+// Returns the sum of registers, in the order in which sum_lanes_of_four adds the lanes of one.
 inline Lanes sum_like_lanes(const Lanes (&a)[Lanes::kWidth]) {
   Lanes quads[4];
   for (int i = 0; i < 4; ++i) quads[i] = (a[4 * i] + a[4 * i + 2]) + (a[4 * i + 1] + a[4 * i + 3]);

@@ -1,4 +1,4 @@
-// Packed weights (weight_format.h) as floats. Internal.
+// Converts packed weights (weight_format.h) to floats. Internal.
 #pragma once
 
 #include <cstdint>

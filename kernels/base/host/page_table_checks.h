@@ -13,7 +13,7 @@ inline bool has_block_table(const PageTable& table) {
          (table.block_table != nullptr || table.max_pages_per_seq != 0 || table.block_table_stride != 0);
 }
 
-// Of a table that a call needs: that it has one of the two forms.
+// Checks a table that a call needs: it must have one of the two forms.
 inline Status check_form(const char* operation, const PageTable& table) {
   if (table.block_table != nullptr && table.kv_indptr != nullptr) {
     return invalid_argument(operation, ": block_table and kv_indptr are both given: page_table has one of the two forms");
@@ -26,14 +26,14 @@ inline Status check_form(const char* operation, const PageTable& table) {
   return invalid_argument(operation, ": kv_last_page_len is given, but kv_indptr is null");
 }
 
-// For a call whose lengths come from kv_last_page_len.
+// Checks a call whose lengths come from kv_last_page_len.
 inline Status check_no_ring(const char* operation, const PageTable& table, int64_t ring_size) {
   if (table.kv_last_page_len == nullptr || ring_size == 0) return {};
   return invalid_argument(operation, ": ring_size is ", ring_size,
                           ", but lengths come from kv_last_page_len: the pages of a ring do not tell how long a sequence is");
 }
 
-// The arrays of a table that has one form.
+// Adds the arrays of a table that has one form.
 inline Status add_page_table(const PageTable& table, int64_t num_seqs, RegionChecks& regions) {
   if (table.kv_indptr == nullptr) {
     Region rows = array_region("block_table", table.block_table, num_seqs, 4);

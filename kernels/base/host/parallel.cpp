@@ -41,9 +41,9 @@ bool spin_until(const Done& done) {
   return false;
 }
 
-// A job in one word: the next unclaimed range, the number of ranges, the number of workers that may help, and a job number that
-// makes every word different. A thread that claims a range knows that it belongs to the job whose word it read, and that this job
-// lasts until the range is done.
+// A ticket is a job in one word: the next unclaimed range, the number of ranges, the number of workers that may help, and a job number that
+// makes every word different. A thread that claims a range knows that it belongs to the job whose word it read, and that this job lasts
+// until the range is done.
 struct Ticket {
   uint64_t word;
   int64_t next() const { return static_cast<int64_t>(word & 0xffffu); }
@@ -56,15 +56,15 @@ constexpr Ticket ticket_of(uint32_t number, int64_t workers, int64_t ranges) {
   return {uint64_t{number} << 42 | static_cast<uint64_t>(workers) << 32 | static_cast<uint64_t>(ranges) << 16};
 }
 
-class Team {
+class WorkerPool {
  public:
-  ~Team() {
+  ~WorkerPool() {
     stopping_.store(true, std::memory_order_relaxed);
     announce();
     for (std::thread& worker : workers_) worker.join();
   }
 
-  // Until there are `count` workers, or the system grants no more.
+  // Starts workers until there are `count`, or the system grants no more.
   void grow(int64_t count) {
     if (static_cast<int64_t>(workers_.size()) >= count) return;
     sigset_t all, before;  // only the program's own threads handle signals
@@ -98,7 +98,7 @@ class Team {
     jobs_.notify_all();
   }
 
-  // `worker`: -1 for the caller.
+  // Claims ranges and runs them until none is left. `worker` is -1 for the caller.
   void claim_ranges(int64_t worker) {
     Ticket ticket = {ticket_.load(std::memory_order_acquire)};
     while (worker < ticket.workers() && ticket.next() < ticket.ranges()) {
@@ -124,23 +124,23 @@ class Team {
   int64_t count_ = 0;
 };
 
-std::atomic<uint32_t> forks{0};  // in this process's ancestry: a forked child has its parent's teams, but not their threads
+std::atomic<uint32_t> forks{0};  // in this process's ancestry: a forked child has its parent's pools, but not their threads
 
-struct OwnTeam {
-  ~OwnTeam() { forget_if_forked(); }
+struct OwnPool {
+  ~OwnPool() { forget_if_forked(); }
   void forget_if_forked() {
     const uint32_t now = forks.load(std::memory_order_relaxed);
-    if (forks_seen != now) static_cast<void>(team.release());  // its threads are the parent's: there is nothing to join
+    if (forks_seen != now) static_cast<void>(pool.release());  // its threads are the parent's: there is nothing to join
     forks_seen = now;
   }
 
-  std::unique_ptr<Team> team;
+  std::unique_ptr<WorkerPool> pool;
   uint32_t forks_seen = 0;
 };
-thread_local OwnTeam own;
+thread_local OwnPool own;
 thread_local bool inside = false;  // of a body
 
-void Team::work(int64_t index, uint32_t seen) {
+void WorkerPool::work(int64_t index, uint32_t seen) {
   inside = true;
   while (true) {
     const auto announced = [&] { return jobs_.load(std::memory_order_acquire) != seen; };
@@ -151,13 +151,13 @@ void Team::work(int64_t index, uint32_t seen) {
   }
 }
 
-// Null if there is no memory for one.
-Team* own_team() {
+// Returns this thread's pool, or null if there is no memory for one.
+WorkerPool* own_pool() {
   static const int registered = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
   static_cast<void>(registered);
   own.forget_if_forked();
-  if (own.team == nullptr) own.team.reset(new (std::nothrow) Team);
-  return own.team.get();
+  if (own.pool == nullptr) own.pool.reset(new (std::nothrow) WorkerPool);
+  return own.pool.get();
 }
 
 }  // namespace
@@ -165,11 +165,11 @@ Team* own_team() {
 void run_ranges(int64_t count, int64_t num_threads, void (*body)(const void* context, int64_t begin, int64_t end),
                 const void* context) {
   const int64_t threads = std::min({num_threads, count, kMaxThreads});
-  Team* team = inside || threads <= 1 ? nullptr : own_team();
-  if (team == nullptr) return body(context, 0, count);
-  team->grow(threads - 1);
+  WorkerPool* pool = inside || threads <= 1 ? nullptr : own_pool();
+  if (pool == nullptr) return body(context, 0, count);
+  pool->grow(threads - 1);
   inside = true;
-  team->run(count, threads, body, context);
+  pool->run(count, threads, body, context);
   inside = false;
 }
 

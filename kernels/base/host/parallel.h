@@ -1,10 +1,10 @@
-// Work shared among CPU threads. Every CPU implementation that uses threads uses this.
+// This file runs work on several CPU threads. Every CPU implementation that uses threads uses it.
 //
-// Each thread that calls parallel_for has its own team of workers. They start when first needed and end with that thread. The
-// caller works too. Work is claimed in small ranges, so the caller waits only for workers that have claimed a range, never for
-// one that the system has not scheduled. Waiting threads spin for some microseconds (the gap between two operations of a step),
-// then sleep: an idle process uses no CPU time, and on a busy machine other programs get the cores. parallel_for works in a
-// forked child too. If the system grants no thread, the caller does all the work.
+// Each thread that calls parallel_for has its own pool of workers. They start when first needed and end with that thread. The caller works
+// too. Work is claimed in small ranges, so the caller waits only for workers that have claimed a range, never for one that the system has
+// not scheduled. Waiting threads spin for some microseconds (the gap between two operations of a step), then sleep: an idle process uses no
+// CPU time, and on a busy machine other programs get the cores. parallel_for works in a forked child too. If the system grants no thread,
+// the caller does all the work.
 #pragma once
 
 #include <algorithm>

@@ -27,7 +27,7 @@ class PlanChecks {
   void present(const char* name, const char* member, const void* of_plan, const void* given) {
     if ((of_plan == nullptr) != (given == nullptr)) differ_in_presence(name, member, given == nullptr);
   }
-  // For members that a run may change: low <= given <= of_plan.
+  // Checks a member that a run may change: low <= given <= of_plan.
   void up_to(const char* name, int64_t of_plan, int64_t given, int64_t low) { up_to(name, "", of_plan, given, low); }
   void up_to(const char* name, const char* member, int64_t of_plan, int64_t given, int64_t low) {
     if (given < low || given > of_plan) differ_in_range(name, member, of_plan, given, low);

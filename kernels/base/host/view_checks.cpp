@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kMaxExtent = int64_t{1} << 60;
 
-// Bytes from the first to past the last one, or -1 when that leaves 2^60.
+// Returns the bytes from the first to past the last one, or -1 if that leaves 2^60.
 int64_t extent(const Region& region) {
   int64_t bytes = region.width;
   for (int i = 0; i < Region::kDims; ++i) {
@@ -75,7 +75,7 @@ bool overlap(const Region& a, const Region& b) {
   return !apart(Nest(a), Nest(b), static_cast<int64_t>(b_begin - a_begin), 0);
 }
 
-// A size that does not fit becomes a number of bytes that every check rejects.
+// Returns a number of bytes. A size that does not fit becomes one that every check rejects.
 int64_t bytes_of(int64_t elements, int64_t bits) {
   int64_t result = 0;
   return __builtin_mul_overflow(elements, bits, &result) ? INT64_MAX : result / 8;

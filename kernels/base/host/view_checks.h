@@ -39,14 +39,14 @@ inline Region heads_region(const char* name, const MutableHeadsView& view, int64
 }
 PROLOGUE_API Region array_region(const char* name, const void* data, int64_t count, int64_t element_size);
 Region index_region(const char* name, const IndexView& view, int64_t count);
-// [num_axes, count] with row stride axis_stride.
+// Returns the region of [num_axes, count] positions with row stride axis_stride.
 Region positions_region(const char* name, const IndexView& view, int64_t num_axes, int64_t axis_stride, int64_t count);
-// `side`: cache.k or cache.v, with its type resolved. `head_dim`: its channels.
+// Returns the region of `side`, which is cache.k or cache.v with its type resolved. `head_dim` is the number of its channels.
 Region cache_region(const char* name, const PagedHeads& side, int64_t head_dim, const PagedKvView& cache);
-// The scales of a quantised side, for every KvScaling; empty if there are none.
+// Returns the region of the scales of a quantised side, for every KvScaling. It is empty if there are none.
 Region cache_scale_region(const char* name, const PagedHeads& side, const PagedKvView& cache);
 
-// "int16", or "the unknown type 99".
+// Returns "int16", or "the unknown type 99".
 std::string dtype_text(DType type);
 
 Status check_range(const char* operation, const char* name, int64_t value, int64_t low, int64_t high);
@@ -60,14 +60,14 @@ Status check_readable(const char* operation, const Region& region);
 Status check_writable(const char* operation, const Region& region);
 Status check_apart(const char* operation, const Region& written, const Region& other);
 
-// The regions of one operation, or of several that run one after another. Each region is checked when it is added.
-// check_all_apart() then checks that no written region overlaps another one. The same region with the same name is stored once,
-// so an operation may read what an earlier one wrote.
+// Checks the regions of one operation, or of several that run one after another. Each region is checked when it is added. check_all_apart()
+// then checks that no written region overlaps another one. The same region with the same name is stored once, so an operation may read what
+// an earlier one wrote.
 class PROLOGUE_API RegionChecks {
  public:
   explicit RegionChecks(const char* operation) : operation_(operation) {}
   Status read(const Region& region);
-  // `in_place`: the name of the input that this region may be identical to.
+  // `in_place` is the name of the input that this region may be identical to.
   Status write(const Region& region, const char* in_place = "");
   // From now on, regions with these names (at most 8) are checked individually but not stored. For views that the caller itself
   // made and whose aliasing it is responsible for.
@@ -91,21 +91,21 @@ class PROLOGUE_API RegionChecks {
   int num_left_out_ = 0;
 };
 
-// True if both are the same rows in the same order, that is, "in place".
+// Returns true if both are the same rows in the same order, that is, "in place".
 bool same_region(const Region& a, const Region& b);
 
 // head_dim even, 2..kMaxHeadDim; rotary_dim even, 0..head_dim.
 Status check_head_and_rotary_dim(const char* operation, int64_t head_dim, RopeStyle style, int64_t rotary_dim);
 // What of a rope is given that only a rotation needs, by its name; null: nothing.
 PROLOGUE_API const char* given_without_rotation(const Rope& rope);
-// cache.v.head_dim even, 0..kMaxHeadDim.
+// Checks that cache.v.head_dim is even and in 0..kMaxHeadDim.
 Status check_v_head_dim(const char* operation, const PagedKvView& cache);
-// A bound on positions (0 = none), and what happens to tokens past it.
+// Checks a bound on positions (0 = none), and what happens to tokens past it.
 Status check_past_table(const char* operation, PastTable past_table, int64_t max_position, const FaultRecord* faults);
 // If count > 1, the stride must be set.
 Status check_stride_set(const char* operation, const char* name, int64_t stride, const char* count_name, int64_t count);
 Status check_index_type(const char* operation, const char* name, const IndexView& view);
-// The cache with the types of K and V that unset stands for in an operation on `dtype`.
+// Returns the cache with the types of K and V that unset stands for in an operation on `dtype`.
 PagedKvView resolved(const PagedKvView& cache, DType dtype);
 // The cache's shape and formats (resolved) must fit the operation's heads. Its memory is checked as regions.
 Status check_cache_shape(const char* operation, const PagedKvView& cache, int64_t num_kv_heads, int64_t head_dim);

@@ -1,5 +1,5 @@
-// cos and sin of position * inv_freq, written once for host and device. Only operations that IEEE 754 rounds correctly are used,
-// so both return the same bits.
+// This file has cos and sin of position * inv_freq, written once for host and device. Only operations that IEEE 754 rounds correctly are
+// used, so both return the same bits.
 //
 // The product is never rounded. It is kept as two floats. pi/2 is subtracted as three floats (72 bits), and the rounding errors
 // are kept too. For positions in [0, 2^20] and |position * inv_freq| <= 2^20 the argument of the polynomials is thus known to
@@ -22,7 +22,7 @@ struct CosSin {
 
 namespace detail {
 
-// x + y = sum + error exactly; returns the sum.
+// Returns the sum: x + y = sum + error exactly.
 PROLOGUE_HOST_DEVICE inline float add_exactly(float x, float y, float& error) {
   const float sum = add_rounded(x, y);
   const float y_part = add_rounded(sum, -x);

@@ -1,5 +1,5 @@
-// Arrays whose element type is known only at run time: every float type, every integer type. They are read one element at a time,
-// with a switch at each load.
+// This file reads arrays whose element type is known only at run time: every float type, every integer type. They are read one element at a
+// time, with a switch at each load.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace prologue {
 
-// Element i. A value that int64 cannot hold becomes INT64_MAX.
+// Returns element i. A value that int64 cannot hold becomes INT64_MAX.
 PROLOGUE_HOST_DEVICE inline int64_t int_at(const IndexView& view, int64_t i) {
   switch (view.type) {
     case DType::int8: return static_cast<const int8_t*>(view.data)[i];
@@ -34,8 +34,8 @@ PROLOGUE_HOST_DEVICE inline float bits_as_float(uint32_t bits) {
 }
 }  // namespace detail
 
-// Element i as A, float or double: exact if A can hold it, otherwise rounded to nearest even. (16-bit types are read as bits, so
-// that host and device share the code.)
+// Returns element i as A, float or double: exact if A can hold it, otherwise rounded to nearest even. (16-bit types are read as bits, so
+// that host and device use the same code.)
 template <class A>
 PROLOGUE_HOST_DEVICE A float_at(DType type, const void* data, int64_t i) {
   if (type == DType::f32) return static_cast<const float*>(data)[i];

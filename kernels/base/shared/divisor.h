@@ -1,4 +1,4 @@
-// Division by a number that is known before a launch.
+// This file divides by a number that is known before a launch.
 #pragma once
 
 #include <bit>
@@ -8,10 +8,9 @@
 
 namespace prologue {
 
-// An int that others are divided by, as a multiplication and a shift: x / d and x % d are those of ints for every x from 0 on; below 0,
-// x / d is 0 and x % d is x. Of divisor 0 they are 0 and x, too.
-// multiplier = ceil(2^shift / d) with shift = 31 + ceil(log2(d)) is exact for 31 bits: T. Granlund and P. L. Montgomery, "Division by
-// invariant integers using multiplication" (1994), theorem 4.2.
+// Holds an int that others are divided by, as a multiplication and a shift: x / d and x % d are those of ints for every x from 0 on; below
+// 0, x / d is 0 and x % d is x. Of divisor 0 they are 0 and x, too. multiplier = ceil(2^shift / d) with shift = 31 + ceil(log2(d)) is exact
+// for 31 bits: T. Granlund and P. L. Montgomery, "Division by invariant integers using multiplication" (1994), theorem 4.2.
 class Divisor {
  public:
   Divisor() : Divisor(0) {}

@@ -1,4 +1,4 @@
-// erf in float32, written once for host and device, as exp.h: the same bits on both, and loops over it vectorise.
+// This file has erf in float32, written once for host and device, as exp.h: the same bits on both, and loops over it vectorise.
 //
 // Error: below 1.5 ulp of the result (a test measures it). erf(0) = 0, erf(+-inf) = +-1, NaN stays NaN.
 #pragma once

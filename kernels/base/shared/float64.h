@@ -1,5 +1,5 @@
-// The arithmetic of rotation.h in float64, and cos and sin of an exact product, as in angle.h: written once for host and device
-// from operations that IEEE 754 rounds correctly, so that both sides return the same bits.
+// This file has the arithmetic of rotation.h in float64, and cos and sin of an exact product, as in angle.h: written once for host and
+// device from operations that IEEE 754 rounds correctly, so that both sides return the same bits.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct CosSin64 {
 
 namespace detail {
 
-// x + y = sum + error exactly; returns the sum.
+// Returns the sum: x + y = sum + error exactly.
 PROLOGUE_HOST_DEVICE inline double add_exactly(double x, double y, double& error) {
   const double sum = add_rounded(x, y);
   const double y_part = add_rounded(sum, -x);
@@ -27,7 +27,7 @@ PROLOGUE_HOST_DEVICE inline double add_exactly(double x, double y, double& error
 
 }  // namespace detail
 
-// cos and sin of x * y. The product is never rounded: it is kept as two doubles, and pi/2 is subtracted as three. Error less than
+// Returns cos and sin of x * y. The product is never rounded: it is kept as two doubles, and pi/2 is subtracted as three. Error less than
 // 0.75 * 2^-53 for |x * y| <= 2^31 (tests/kernels/float64_test.cpp); NaN beyond.
 PROLOGUE_HOST_DEVICE inline CosSin64 cos_sin_of_product(double x, double y) {
   constexpr double kLargest = 0x1p31;

@@ -1,4 +1,4 @@
-// How the channels of a head are cut into the units of head_unit.cuh.
+// This file cuts the channels of a head into the units of head_unit.cuh.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace prologue::cuda {
 
-// The channels of a head: those in [rotary_offset, rotary_offset + rotary_dim) are cut as pairs of `style`, the others in order.
+// Says how the channels of a head are cut: those in [rotary_offset, rotary_offset + rotary_dim) as pairs of `style`, the others in order.
 struct HeadLayout {
   int32_t head_dim = 0;
   int32_t rotary_dim = 0;
@@ -15,12 +15,12 @@ struct HeadLayout {
   RopeStyle style = RopeStyle::neox;
 };
 
-// The same where the pairs are inside each of num_blocks adjacent blocks of the rotated channels.
+// The pairs are inside each of num_blocks adjacent blocks of the rotated channels.
 struct BlockLayout : HeadLayout {
   int32_t num_blocks = 1;
 };
 
-// The units of a head, of two vectors of `vector` channels each.
+// Returns the number of units of a head, of two vectors of `vector` channels each.
 constexpr int64_t units_of(const HeadLayout& layout, int64_t vector) {
   return layout.rotary_dim / (2 * vector) + (layout.head_dim - layout.rotary_dim + 2 * vector - 1) / (2 * vector);
 }

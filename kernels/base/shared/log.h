@@ -1,5 +1,5 @@
-// The natural logarithm in float32, written once for host and device. It uses only operations that IEEE 754 rounds correctly, so
-// both return the same bits.
+// This file has the natural logarithm in float32, written once for host and device. It uses only operations that IEEE 754 rounds correctly,
+// so both return the same bits.
 //
 // Defined for x >= 2^-126, infinity and NaN. Smaller or negative x return an unspecified number. Error: below 1 ulp of the
 // result.

@@ -32,7 +32,7 @@ PROLOGUE_HOST_DEVICE inline PageRow page_row(const PageTable& table, int64_t s) 
 
 inline constexpr int64_t kUnknownLength = INT64_MIN;
 
-// The tokens of a sequence, from the number of its pages and its entry of kv_last_page_len; kUnknownLength if these are bad.
+// Returns the tokens of a sequence, from the number of its pages and its entry of kv_last_page_len; kUnknownLength if these are bad.
 PROLOGUE_HOST_DEVICE inline int64_t length_of_pages(const PageRow& row, int64_t last_page_len, int64_t page_size) {
   if (!row.valid) return kUnknownLength;
   if (row.count == 0) return 0;

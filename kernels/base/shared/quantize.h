@@ -1,4 +1,4 @@
-// The elements of a quantised cache, written once for host and device: conversions round to nearest even and saturate.
+// This file converts elements of a quantised cache. It is written once for host and device: conversions round to nearest even and saturate.
 // KvFormat in views.h states the rules.
 #pragma once
 
@@ -74,7 +74,7 @@ PROLOGUE_HOST_DEVICE inline uint8_t to_fp8_e5m2(float x) { return detail::to_fp8
 PROLOGUE_HOST_DEVICE inline float from_fp8_e4m3(uint8_t code) { return detail::from_fp8<3>(code); }
 PROLOGUE_HOST_DEVICE inline float from_fp8_e5m2(uint8_t code) { return detail::from_fp8<2>(code); }
 
-// The nearest integer in [-limit, limit]; 0 for NaN. limit < 2^22.
+// Returns the nearest integer in [-limit, limit], or 0 for NaN. limit < 2^22.
 PROLOGUE_HOST_DEVICE inline int32_t to_integer(float x, int32_t limit) {
   const float bound = static_cast<float>(limit);
   if (!(x > -bound)) return x <= -bound ? -limit : 0;
@@ -83,12 +83,12 @@ PROLOGUE_HOST_DEVICE inline int32_t to_integer(float x, int32_t limit) {
   return static_cast<int32_t>(detail::bits_of(add_rounded(x, kRound)) - detail::bits_of(kRound));
 }
 
-// The largest number of a quantised type. A computed scale maps a head's largest magnitude to it.
+// Returns the largest number of a quantised type. A computed scale maps a head's largest magnitude to it.
 PROLOGUE_HOST_DEVICE constexpr float kv_largest(DType type) {
   return type == DType::fp8_e4m3 ? 448.0f : type == DType::fp8_e5m2 ? 57344.0f : type == DType::int8 ? 127.0f : 7.0f;
 }
 
-// |x| as bits, to find the largest magnitude of a head. As integers NaN > infinity > every number, so no NaN is lost.
+// Returns |x| as bits, to find the largest magnitude of a head. As integers NaN > infinity > every number, so no NaN is lost.
 PROLOGUE_HOST_DEVICE inline uint32_t magnitude_bits(float x) { return detail::bits_of(x) & 0x7fffffffu; }
 
 struct HeadScale {
@@ -106,7 +106,7 @@ PROLOGUE_HOST_DEVICE inline HeadScale computed_scale(uint32_t largest_magnitude_
   return {scale, reciprocal};
 }
 
-// The code of x in a quantised type: a byte, or the low four bits of one (int4).
+// Returns the code of x in a quantised type: a byte, or the low four bits of one (int4).
 PROLOGUE_HOST_DEVICE inline uint8_t quantize(float x, float reciprocal, DType type) {
   if (reciprocal == 0.0f) return 0;
   const float scaled = multiply_rounded(x, reciprocal);
@@ -125,7 +125,7 @@ PROLOGUE_HOST_DEVICE inline float dequantize(uint8_t code, float scale, DType ty
 
 // ---- uint4: a scale and a zero point ----------------------------------------------------------------------------------------
 
-// x as an integer: -NaN < -infinity < ... < -0 < +0 < ... < infinity < NaN. So smallest and largest values do not depend on the
+// Returns x as an integer: -NaN < -infinity < ... < -0 < +0 < ... < infinity < NaN. So smallest and largest values do not depend on the
 // order of comparisons, and no NaN is lost.
 PROLOGUE_HOST_DEVICE inline uint32_t ordered_bits(float x) {
   const uint32_t bits = detail::bits_of(x);
@@ -151,7 +151,7 @@ PROLOGUE_HOST_DEVICE inline AsymmetricScale asymmetric_scale(float smallest, flo
   return {{scale, reciprocal}, smallest};
 }
 
-// The code of x in a type of 4 bits; int4's zero point is 0, which changes no x.
+// Returns the code of x in a type of 4 bits. The zero point of int4 is 0, which changes no x.
 PROLOGUE_HOST_DEVICE inline uint8_t quantize(float x, const AsymmetricScale& by, DType type) {
   if (by.reciprocal == 0.0f) return 0;
   const float steps = multiply_rounded(add_rounded(x, -by.zero_point), by.reciprocal);

@@ -1,4 +1,4 @@
-// 1 / sqrt(x), rounded once, with the same bits on host and device.
+// Returns 1 / sqrt(x), rounded once, with the same bits on host and device.
 #pragma once
 
 #include <cmath>
@@ -8,9 +8,9 @@
 
 namespace prologue {
 
-// x > 0 and finite; `approximation` is at most 4 units in the last place away. A Newton step brings it to within 1; the second step
-// knows its residual 1 - x y^2 to about 2^-48, and no float32 has a reciprocal root that near to where rounding changes. (A test
-// checks both steps for every significand and every approximation, so this holds whatever the processor's approximation is.)
+// x is positive and finite; `approximation` is at most 4 units in the last place (ulp) away. A Newton step brings it to within 1; the
+// second step knows its residual 1 - x y^2 to about 2^-48, and no float32 has a reciprocal root that near to where rounding changes. (A
+// test checks both steps for every significand and every approximation, so this holds whatever the processor's approximation is.)
 PROLOGUE_HOST_DEVICE inline float refine_reciprocal_root(float x, float approximation) {
   float y = approximation;
   y = fused_multiply_add(multiply_rounded(0.5f, y), fused_multiply_add(-y, multiply_rounded(x, y), 1.0f), y);
@@ -20,7 +20,7 @@ PROLOGUE_HOST_DEVICE inline float refine_reciprocal_root(float x, float approxim
   return fused_multiply_add(y, step, y);
 }
 
-// x > 0; 0 for infinity. On the device without a branch: a root and a quotient, each rounded, have two of them.
+// x is positive; infinity gives 0. The device uses no branch: a root and a quotient, each rounded, have two of them.
 PROLOGUE_HOST_DEVICE inline float reciprocal_root(float x) {
 #if defined(__CUDA_ARCH__)
   const float root = refine_reciprocal_root(x, rsqrtf(x));

@@ -1,5 +1,5 @@
-// The arithmetic of the prologue, written once for host and device: what is rounded, and what a fused multiply-add rounds once, is
-// said here, so that the fused and the unfused path, and the CPU and the GPU, give the same bits. (Host code is compiled with
+// This file has the arithmetic of the prologue, written once for host and device. It fixes what is rounded, and what a fused multiply-add
+// rounds once, so that the fused and the unfused path, and the CPU and the GPU, give the same bits. (Host code is compiled with
 // -ffp-contract=off; on the device the intrinsics keep the compiler from fusing anything else.)
 #pragma once
 
@@ -31,7 +31,7 @@ PROLOGUE_HOST_DEVICE inline float divide_rounded(float x, float y) {
 #endif
 }
 
-// x * y + z with one rounding, even if the processor has no such instruction.
+// Returns x * y + z with one rounding, even if the processor has no such instruction.
 PROLOGUE_HOST_DEVICE inline float fused_multiply_add(float x, float y, float z) {
 #if defined(__CUDA_ARCH__)
   return __fmaf_rn(x, y, z);
@@ -64,8 +64,8 @@ PROLOGUE_HOST_DEVICE inline double multiply_rounded(double x, double y) {
 #endif
 }
 
-// a' = a cos_a - b sin_a, b' = b cos_b + a sin_b: the product with the sine is rounded, then the fused multiply-add. The prologue's
-// pairs have one cos and one sin.
+// Rotates a pair: a' = a cos_a - b sin_a, b' = b cos_b + a sin_b. The product with the sine is rounded, then the fused multiply-add. The
+// prologue's pairs have one cos and one sin.
 template <class A>
 struct PairRotation {
   A cos_a, sin_a, cos_b, sin_b;

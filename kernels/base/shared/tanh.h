@@ -1,4 +1,4 @@
-// tanh in float32, written once for host and device, as exp.h: the same bits on both, and loops over it vectorise.
+// This file has tanh in float32, written once for host and device, as exp.h: the same bits on both, and loops over it vectorise.
 //
 // Error: below 2 ulp of the result (measured over every float). tanh(0) = 0, tanh(+-inf) = +-1, NaN stays NaN.
 #pragma once

@@ -23,7 +23,7 @@ struct Token {
 
 // What is true of a token's position on any axis.
 struct PositionFacts {
-  bool padding = false;     // a given position is negative, or the token is behind the last sequence
+  bool padding = false;     // a given position is negative, or the token is after the last sequence
   bool impossible = false;  // a derived position is negative, or int64 cannot hold it
   bool past_table = false;  // it is not below the bound
   bool too_long = false;    // the token's number in its sequence is not below the bound of sequences
@@ -75,12 +75,12 @@ PROLOGUE_HOST_DEVICE inline SlotFacts given_slot(int64_t slot, int64_t num_slots
 // Exact, whatever an array holds.
 __extension__ typedef __int128 ExactSum;
 
-// -1 (a bad position) if it is negative or int64 cannot hold it.
+// Returns the position, or -1 (a bad position) if it is negative or int64 cannot hold it.
 PROLOGUE_HOST_DEVICE inline int64_t derived_position(ExactSum sum) {
   return sum >= 0 && sum <= INT64_MAX ? static_cast<int64_t>(sum) : -1;
 }
 
-// The position of a pair whose axis is `axis`: values other than 1 to 3 mean axis 0. An axis that a call does not have holds the
+// Returns the position of a pair whose axis is `axis`: values other than 1 to 3 mean axis 0. An axis that a call does not have holds the
 // position on axis 0. (A selection: an array that is indexed would leave the registers.)
 template <class Position, class Axis>
 PROLOGUE_HOST_DEVICE Position position_on_axis(const Position* positions, Axis axis) {
@@ -125,7 +125,7 @@ PROLOGUE_HOST_DEVICE inline uint32_t page_of(const PageDivider& pages, uint32_t 
   return static_cast<uint32_t>((static_cast<uint64_t>(narrow_slot) * pages.magic) >> pages.shift);
 }
 
-// slot >= 0.
+// Splits a slot that is not negative into its page and the offset there.
 PROLOGUE_HOST_DEVICE inline void split_slot(const PageDivider& pages, int64_t slot, int64_t& page, uint32_t& offset) {
   if (static_cast<uint64_t>(slot) >> 31 == 0) {
     page = page_of(pages, static_cast<uint32_t>(slot));
