@@ -1042,8 +1042,8 @@ PROLOGUE_C_API prologue_status prologue_kv_write(const prologue_kv_write_params*
 
 // ---- mla_prologue ------------------------------------------------------------------------------------------------------------
 
-// The prologue of multi-head latent attention (MLA: DeepSeek V2 and V3, Kimi K2): everything between the projections and attention,
-// in one pass over the tokens and one launch.
+// Runs the prologue of multi-head latent attention (MLA: DeepSeek V2 and V3, Kimi K2): everything between the projections and attention, in
+// one pass over the tokens and one launch.
 //
 // For token t (each part is optional):
 //   latent:  c = kv_c[t, :];  c = norm(c), rounded to dtype              -> kv_c_out[t, :]
@@ -1148,8 +1148,8 @@ typedef struct prologue_mla_prologue_params {
 } prologue_mla_prologue_params;
 PROLOGUE_C_API void prologue_mla_prologue_params_init(prologue_mla_prologue_params* value);
 
-// The parts of a cache [num_pages, page_size, kv_lora_rank + qk_rope_head_dim] of elements of `type` (unset: dtype). `scale`: of fp8;
-// null = none. kv_lora_rank and dtype must be set before: without them the strides are left unset, and the operation is an error.
+// Sets the parts of a cache [num_pages, page_size, kv_lora_rank + qk_rope_head_dim] of elements of `type` (unset: dtype). `scale` is that
+// of fp8; null = none. kv_lora_rank and dtype must be set before: without them the strides are left unset, and the operation is an error.
 PROLOGUE_C_API prologue_status prologue_set_mla_entries(
     prologue_mla_prologue_params* params,
     void* data,

@@ -1,4 +1,4 @@
-// What is behind mla_prologue(). Internal.
+// Internal functions that mla_prologue() calls.
 //   validate        every check of the operation
 //   run_validated   runs a call that validate() accepts; checks nothing
 //   cpu::, cuda::   the backends; the call is valid and not empty, and resolved

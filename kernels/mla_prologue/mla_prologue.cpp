@@ -25,7 +25,7 @@ MlaPrologueParams resolved(const MlaPrologueParams& params) {
   return p;
 }
 
-// Bytes of an entry's latent.
+// Returns the bytes of an entry's latent.
 int64_t latent_bytes(const MlaPrologueParams& p, const KvFormat& format) {
   const int64_t tiles = has_tiles(format) ? p.kv_lora_rank / kRecordTile : 0;
   return p.kv_lora_rank * dtype_size(format.type) + tiles * static_cast<int64_t>(sizeof(float));
@@ -146,7 +146,8 @@ Status check_cache(const MlaPrologueParams& p) {
   return check_range(kName, "cache.page_size", p.cache.page_size, 1, int64_t{1} << 20);
 }
 
-// Rows of `width` bytes; strides are in elements of `size` bytes, and an overflow becomes a stride that every check rejects.
+// Returns the region of rows of `width` bytes. Strides are in elements of `size` bytes; an overflow becomes a stride that every check
+// rejects.
 Region rows_region(const char* name, const void* data, int64_t width, int64_t size, int64_t count, int64_t stride,
                    int64_t outer_count = 1, int64_t outer_stride = 0) {
   const auto bytes = [&](int64_t elements) {

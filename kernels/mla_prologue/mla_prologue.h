@@ -1,5 +1,5 @@
-// The prologue of multi-head latent attention (MLA: DeepSeek V2 and V3, Kimi K2): everything between the projections and attention,
-// in one pass over the tokens and one launch.
+// Runs the prologue of multi-head latent attention (MLA: DeepSeek V2 and V3, Kimi K2): everything between the projections and attention, in
+// one pass over the tokens and one launch.
 //
 // For token t (each part is optional):
 //   latent:  c = kv_c[t, :];  c = norm(c), rounded to dtype              -> kv_c_out[t, :]
@@ -113,8 +113,8 @@ struct MlaPrologueParams {
   uint64_t reserved[8] = {};        // zeros: docs/versioning.md
 };
 
-// The parts of a cache [num_pages, page_size, kv_lora_rank + qk_rope_head_dim] of elements of `type` (unset: dtype). `scale`: of fp8;
-// null = none. kv_lora_rank and dtype must be set before: without them the strides are left unset, and the operation is an error.
+// Sets the parts of a cache [num_pages, page_size, kv_lora_rank + qk_rope_head_dim] of elements of `type` (unset: dtype). `scale` is that
+// of fp8; null = none. kv_lora_rank and dtype must be set before: without them the strides are left unset, and the operation is an error.
 PROLOGUE_API void set_mla_entries(MlaPrologueParams& params, void* data, DType type, const float* scale, int64_t page_stride,
                                   int64_t token_stride);
 // The parts of a cache of fp8_ds_mla records, with strides in bytes, multiples of 4. kv_lora_rank must be set before, likewise.

@@ -14,7 +14,7 @@ namespace prologue::cpu {
 
 namespace {
 
-// cos and sin of one token.
+// Holds cos and sin of one token.
 struct Angles {
   alignas(64) float cos[kMaxLatent / 2];
   alignas(64) float sin[kMaxLatent / 2];
@@ -39,7 +39,7 @@ void fill_angles(const Rope& r, int64_t t, int64_t position, Angles& angles) {
   for (int64_t i = 0; r.inverse != 0 && i < half; ++i) angles.sin[i] = -angles.sin[i];
 }
 
-// x / scale, scale being that of each kRecordTile channels, which follow the codes.
+// Stores x / scale. Each kRecordTile channels have their own scale; the scales follow the codes.
 void store_tiles(const float* x, int64_t width, uint8_t* y) {
   float* const scales = reinterpret_cast<float*>(y + width);
   for (int64_t begin = 0; begin < width; begin += kRecordTile) {
@@ -52,7 +52,7 @@ void store_tiles(const float* x, int64_t width, uint8_t* y) {
   }
 }
 
-// `x`: a row that is rounded to T. `at`: the element of the part that it begins at.
+// Stores a row `x` that is rounded to T, from element `at` of the cache part on.
 template <class T>
 void store_entry(const MlaCachePart& part, int64_t at, const T* x, int64_t width) {
   alignas(64) float values[kMaxLatent];

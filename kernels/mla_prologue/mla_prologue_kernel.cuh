@@ -1,6 +1,6 @@
-// blockIdx.y is the token. Its warps, those of all blockIdx.x one after another: the first has the latent, lane i holding pieces i (and
-// i + 32) of 8 channels of both halves; the lanes of the others are units (head_unit.cuh) of 8 pairs, of k_pe and then of q_pe's heads.
-// No warp waits for another.
+// blockIdx.y is the token. The warps of all its blocks are numbered together. The first one has the latent: lane i has pieces i (and i +
+// 32) of 8 channels of both halves. The lanes of the others have units (head_unit.cuh) of 8 pairs, first those of k_pe, then those of
+// q_pe's heads. No warp waits for another.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace prologue::cuda {
 inline constexpr int kMlaThreads = 128;  // of a block
 inline constexpr int kPiece = 8;         // channels
 
-// Rows of x and y, with strides in bytes; y null: not written.
+// Describes rows of x and y, with strides in bytes. If y is null it is not written.
 struct MlaRows {
   const char* x = nullptr;
   char* y = nullptr;
@@ -28,7 +28,7 @@ struct MlaRows {
   int64_t y_head = 0;
 };
 
-// A part of the cache, with strides in bytes.
+// Describes a part of the cache, with strides in bytes.
 struct MlaPartArgs {
   char* data = nullptr;  // null: not written
   int64_t page = 0;
@@ -63,7 +63,7 @@ struct MlaArgs {
 
 // ---- 8 channels in memory -------------------------------------------------------------------------------------------------------
 
-// kAligned: to 16 bytes, or to all of them if they are fewer.
+// kAligned: vectors are aligned to 16 bytes, or to their size if it is smaller.
 template <class T, bool kAligned>
 __device__ inline Packed<T, kPiece> load_piece(const void* from) {
   constexpr int kBytes = kPiece * static_cast<int>(sizeof(T));
@@ -122,7 +122,7 @@ __device__ inline void store_pieces(void* row, const UnitPlace& place, const Uni
   store_piece<T, kAligned>(to + place.b, unit.b);
 }
 
-// Into an entry of the cache, whose scale is given or 1.
+// Stores into an entry of the cache, whose scale is given or 1.
 template <class T, bool kAligned>
 __device__ inline void store_entry(const MlaPartArgs& part, DType dtype, char* entry, const UnitPlace& place,
                                    const Unit<T, kPiece>& unit, float reciprocal) {
@@ -176,7 +176,7 @@ __device__ inline void store_tiles(char* entry, int rank, const UnitPlace& place
   stored[place.b / kRecordTile] = scales[1];
 }
 
-// kGroups: pieces of a lane in each half.
+// kGroups is the number of pieces that a lane has in each half.
 template <class T, int kGroups, bool kAligned>
 struct MlaLatent {
   UnitPlace places[kGroups];
@@ -184,7 +184,7 @@ struct MlaLatent {
   Unit<T, kPiece> units[kGroups];
   float reciprocal = 1.0f;  // of a given scale
 
-  // What the kernels before this one did not write.
+  // Loads only what the kernels before this one did not write.
   __device__ MlaLatent(const MlaArgs& p, int lane) {
     const int half = p.kv_lora_rank / 2;
 #pragma unroll
@@ -269,7 +269,7 @@ __device__ inline UnitAngles<kPiece> angles_of_row(const Rope& rope, int64_t row
   return angles;
 }
 
-// Of 8 pairs.
+// Returns the angles of 8 pairs from `pair` on.
 template <bool kAligned>
 __device__ inline UnitAngles<kPiece> angles_at(const Rope& rope, int64_t t, int64_t position, int pair) {
   UnitAngles<kPiece> angles;
@@ -335,7 +335,7 @@ __global__ void __launch_bounds__(kMlaThreads) mla_prologue_kernel(const __grid_
     return latent.store(p, token, t, lane);
   }
 
-  // Lanes without a unit do what the last one does, and store nothing: a load that waits for a comparison comes late.
+  // Lanes without a unit do what the last one does, and store nothing: a load that waits for a comparison is issued late.
   const uint32_t number = static_cast<uint32_t>(warp - p.latent_warps) * 32 + static_cast<uint32_t>(lane);
   const uint32_t unit_of_token = min(number, max(p.num_units, 1u) - 1);
   const bool is_k = unit_of_token < p.k_units;
@@ -351,7 +351,7 @@ __global__ void __launch_bounds__(kMlaThreads) mla_prologue_kernel(const __grid_
   const PendingIndex index = load_position(), slot = load_slot();
   const MlaRows& rows = is_k ? p.k : p.q;
   Unit<T, kPiece> unit = load_pieces<T, kAligned>(rows.x + t * rows.x_token + head * rows.x_head, place);
-  __syncwarp();  // keeps the assembler from moving the loads of data behind the wait for the position
+  __syncwarp();  // keeps the assembler from moving the loads of data after the wait for the position
   const MlaToken token = resolve(index, slot);
   if (token.padding | (number >= p.num_units)) return;
   if (token.zero) {

@@ -1,4 +1,4 @@
-// What both backends share: where a token's entry is, and the scale of 128 channels of a record.
+// Both backends use this file: it says where a token's entry is, and computes the scale of 128 channels of a record.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 namespace prologue {
 
 inline constexpr int64_t kMaxLatent = 1024;
-inline constexpr int kRecordTile = 128;  // channels that share a scale
+inline constexpr int kRecordTile = 128;  // channels with one scale
 
-// A latent part whose scales are computed and follow the codes.
+// Whether the scales of a latent part are computed and follow the codes.
 PROLOGUE_HOST_DEVICE inline bool has_tiles(const KvFormat& format) { return format.scaling == KvScaling::token_head; }
 
 inline bool caches_latent(const MlaPrologueParams& p) { return p.kv_c != nullptr && p.cache.latent.data != nullptr; }
 inline bool caches_rope(const MlaPrologueParams& p) { return p.k_pe != nullptr && p.cache.rope.data != nullptr; }
 
-// The limits of positions and slots, and how slots become pages.
+// Holds the limits of positions and slots, and says how slots become pages.
 struct MlaTokenArgs {
   int64_t max_position = 0;  // 0: no bound
   int64_t num_slots = 0;
@@ -41,7 +41,7 @@ struct MlaToken : Token {
   int64_t slot = 0;  // if it reaches the cache
 };
 
-// `slot`: negative if there is none.
+// `slot` is negative if there is none.
 PROLOGUE_HOST_DEVICE inline MlaToken resolve_mla_token(const MlaTokenArgs& args, int64_t position, int64_t slot) {
   MlaToken token;
   PositionFacts facts;
@@ -52,7 +52,7 @@ PROLOGUE_HOST_DEVICE inline MlaToken resolve_mla_token(const MlaTokenArgs& args,
   return token;
 }
 
-// Of a token that reaches the cache, in the unit of the strides.
+// Returns where the entry is of a token that reaches the cache, measured as the strides are.
 PROLOGUE_HOST_DEVICE inline int64_t entry_at(const MlaTokenArgs& args, const MlaToken& token, int64_t page_stride,
                                              int64_t token_stride) {
   int64_t page = 0;
@@ -61,7 +61,8 @@ PROLOGUE_HOST_DEVICE inline int64_t entry_at(const MlaTokenArgs& args, const Mla
   return page * page_stride + offset * token_stride;
 }
 
-// Of the channels of a tile: the next power of two from amax / 448 on, at least 2^-13. NaN if there is one, or an infinity.
+// Returns the scale of a tile of channels: the next power of two from amax / 448 on, at least 2^-13. It is NaN if one of them is NaN or an
+// infinity.
 PROLOGUE_HOST_DEVICE inline float tile_scale(uint32_t largest_magnitude_bits) {
   if (largest_magnitude_bits >= detail::kInfinityBits) return detail::float_of(0x7fc00000u);
   const float exact = divide_rounded(detail::float_of(largest_magnitude_bits), kv_largest(DType::fp8_e4m3));
