@@ -1784,7 +1784,7 @@ PROLOGUE_C_API prologue_status prologue_moe_route(const prologue_moe_route_param
 
 // ---- moe_gemm ----------------------------------------------------------------------------------------------------------------
 
-// The matrix products of a mixture of experts: each row is multiplied by the weights of its own expert.
+// Computes the matrix products of a mixture of experts: each row is multiplied by the weights of its own expert.
 //
 //   With r = t * top_k + j, e = expert_ids[r] and x_r = x[t] or, with x_per_choice, x[r]:
 //   y[r, n] = row_scale[r] * sum_k x_r[k] * weight[e, n, k]  (+ bias[e, n])
@@ -1842,7 +1842,7 @@ PROLOGUE_C_API prologue_status prologue_moe_gemm(
 
 // ---- moe_combine -------------------------------------------------------------------------------------------------------------
 
-// The weighted sum of the results of a token's experts:
+// Computes the weighted sum of the results of a token's experts:
 //
 //   out[t, :] = sum_j expert_weights[t, j] * y[t, j, :]  (+ shared[t, :])
 //

@@ -1,4 +1,4 @@
-// What is behind the operations of a mixture of experts. Internal.
+// Internal functions that the operations of a mixture of experts call.
 //   validate        every check of the operation; that of moe_gemm is public
 //   run_validated   runs a call that validate() accepts; checks nothing
 //   cpu::, cuda::   the backends; the call is valid and not empty

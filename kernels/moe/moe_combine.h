@@ -1,4 +1,4 @@
-// The weighted sum of the results of a token's experts:
+// Computes the weighted sum of the results of a token's experts:
 //
 //   out[t, :] = sum_j expert_weights[t, j] * y[t, j, :]  (+ shared[t, :])
 //

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kMaxThreads = 256;
 
-// blockIdx.x = token, blockIdx.y = a stretch of its row; a thread owns one group of 16 bytes of the output.
+// blockIdx.x is the token, blockIdx.y a range of its row. A thread owns one group of 16 bytes of the output.
 template <class T>
 __global__ void moe_combine_kernel(const __grid_constant__ MoeCombineParams p, bool whole) {
   const int64_t t = blockIdx.x;

@@ -1,4 +1,4 @@
-// The matrix products of a mixture of experts: each row is multiplied by the weights of its own expert.
+// Computes the matrix products of a mixture of experts: each row is multiplied by the weights of its own expert.
 //
 //   With r = t * top_k + j, e = expert_ids[r] and x_r = x[t] or, with x_per_choice, x[r]:
 //   y[r, n] = row_scale[r] * sum_k x_r[k] * weight[e, n, k]  (+ bias[e, n])

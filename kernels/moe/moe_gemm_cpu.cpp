@@ -17,7 +17,7 @@ constexpr int64_t kSerialElements = 1 << 15;  // that are copied; below this, st
 
 constexpr int64_t round_up(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// The parts of the workspace.
+// Lays out the parts of the workspace.
 struct Scratch {
   int32_t* order;  // [rows] the rows of y by expert
   char* x;         // [chunk, k] of dtype

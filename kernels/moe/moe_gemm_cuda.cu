@@ -8,8 +8,8 @@ namespace prologue::cuda {
 
 namespace {
 
-// The tiles of the kernel for few rows, and up to how many rows per expert (on average) they are chosen. The larger a tile, the more rows
-// share a weight that was read, and the more of it is empty if an expert has few rows.
+// The kernel for few rows has tiles of these sizes; they are chosen for up to so many rows per expert (on average). The larger a tile, the
+// more rows use a weight that was read once, and the more of it is empty if an expert has few rows.
 constexpr int kFewRows = 8, kSomeRows = 32;
 constexpr int64_t kMaxFewRows = 4, kMaxSomeRows = 32;
 

@@ -1,6 +1,6 @@
-// The kernels of moe_gemm. A tile is up to 64 rows of y that have one expert; a block multiplies one tile by some of the expert's weight
-// rows. `y^T = W x^T`: weight rows are the rows of the tensor cores' first operand, rows of x the columns of the second, so that few rows
-// of x waste little.
+// This file has the kernels of moe_gemm. A tile is up to 64 rows of y that have one expert; a block multiplies one tile by some of the
+// expert's weight rows. `y^T = W x^T`: weight rows are the rows of the tensor cores' first operand, rows of x the columns of the second, so
+// that few rows of x waste little.
 //
 // Products of k are added in the same order in all kernels of a type, whatever the tile is: 16-bit types in steps of 32, each two
 // instructions; of its 8 elements in a step a lane gives the first 4 to one and the last 4 to the other. (So a lane loads 16 adjacent
@@ -36,8 +36,8 @@ struct MoeTiles {
 inline constexpr int kGroupThreads = 1024;
 static_assert(kGroupThreads >= kMaxExperts, "a thread has one expert");
 
-// One block. Counts the rows of each expert, cuts them into tiles of tile_rows, and writes them to `order` by expert; rows without an
-// expert come last. (In which order the rows of one expert are is left to chance; no result depends on it.)
+// This kernel has one block. It counts the rows of each expert, cuts them into tiles of tile_rows, and writes them to `order` by expert; rows
+// without an expert come last. (In which order the rows of one expert are is left to chance; no result depends on it.)
 __global__ void __launch_bounds__(kGroupThreads)
     moe_group_kernel(const __grid_constant__ MoeGemmParams p, int tile_rows, int max_tiles, MoeTile* tiles, int32_t* order) {
   using Scan = cub::BlockScan<int, kGroupThreads, cub::BLOCK_SCAN_WARP_SCANS>;
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kGroupThreads)
   for (int r = thread; r < num_rows; r += kGroupThreads) order[atomicAdd(&next[expert_of_row(r)], 1)] = r;
 }
 
-// One tile in a kernel.
+// Reads and writes the rows of one tile in a kernel.
 struct MoeRows {
   const MoeGemmParams& p;
   MoeTile tile;
@@ -83,7 +83,7 @@ struct MoeRows {
     tile = tiles.tiles != nullptr ? tiles.tiles[index] : MoeTile{p.expert_ids[index], index, 1, 0};
   }
   __device__ bool has_expert() const { return tile.expert >= 0 && tile.expert < p.num_experts; }
-  // Of row i of the tile; of the last one for those behind it.
+  // Returns the row of y that row i of the tile is. Rows after the last one count as the last one.
   __device__ int64_t row(int i) const {
     i = tile.begin + min(i, tile.count - 1);
     return order == nullptr ? i : order[i];
@@ -93,7 +93,7 @@ struct MoeRows {
     const int64_t r = row(i);
     return static_cast<const T*>(p.x) + (p.x_per_choice ? r : r / static_cast<int>(p.top_k)) * p.k;
   }
-  // Weight row n of the expert; the last one for those behind it.
+  // Returns weight row n of the expert. Rows after the last one count as the last one.
   template <class T>
   __device__ const T* weight(int64_t n) const {
     return static_cast<const T*>(p.weight) + (tile.expert * p.n + min(n, p.n - 1)) * p.k;
@@ -111,8 +111,8 @@ struct MoeRows {
   }
 };
 
-// sums[16 weight rows, 8 rows of x] += one step of k. A lane has the weight rows lane / 4 (low) and lane / 4 + 8 (high), and row lane / 4
-// of x, each the elements 8 * (lane % 4) ... of the step.
+// Computes sums[16 weight rows, 8 rows of x] += one step of k. A lane has the weight rows lane / 4 (low) and lane / 4 + 8 (high), and row
+// lane / 4 of x, each the elements 8 * (lane % 4) ... of the step.
 template <class T>
 __device__ inline void multiply_step(float (&sums)[4], const Group<T>& low, const Group<T>& high, const Group<T>& x) {
 #pragma unroll
@@ -122,7 +122,7 @@ __device__ inline void multiply_step(float (&sums)[4], const Group<T>& low, cons
   }
 }
 
-// `first_n`, `first_i`: of these sums' 16 weight rows and 8 rows of the tile.
+// The sums are of the 16 weight rows from first_n on and the 8 rows of the tile from first_i on.
 template <class T>
 __device__ inline void store_sums(const MoeRows& rows, int64_t first_n, int first_i, const float (&sums)[4]) {
   const int lane = static_cast<int>(threadIdx.x % 32), n = lane / 4, i = lane % 4 * 2;
@@ -132,8 +132,8 @@ __device__ inline void store_sums(const MoeRows& rows, int64_t first_n, int firs
 
 inline constexpr int kMoeStep = 32;  // elements of k
 
-// Few rows: limited by memory, so every weight comes straight into registers, once. blockIdx.x = a tile of up to 8 * X_TILES rows,
-// blockIdx.y = 64 weight rows, a warp 16 of them.
+// With few rows memory is the limit, so every weight is loaded straight into registers, once. blockIdx.x is a tile of up to 8 * X_TILES
+// rows, blockIdx.y 64 weight rows, of which a warp has 16.
 inline constexpr int kFewRowsWarps = 4;
 template <class T, int X_TILES>
 __global__ void __launch_bounds__(32 * kFewRowsWarps)
@@ -174,8 +174,8 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps)
   for (int t = 0; t < X_TILES; ++t) store_sums<T>(rows, first_n, 8 * t, sums[t]);
 }
 
-// Many rows: weights and rows of x pass through shared memory. blockIdx.x = a tile of up to 64 rows, blockIdx.y = 128 weight rows; each of
-// the 2 x 2 warps has 64 weight rows and 32 rows of x.
+// With many rows, weights and rows of x pass through shared memory. blockIdx.x is a tile of up to 64 rows, blockIdx.y 128 weight rows; each
+// of the 2 x 2 warps has 64 weight rows and 32 rows of x.
 inline constexpr int kManyRowsThreads = 128, kManyRowsN = 128, kManyRowsX = 64, kManyRowsStages = 4;
 inline constexpr int kManyRowsStage = (kManyRowsN + kManyRowsX) * kMoeStep * 2;  // bytes
 inline constexpr int kManyRowsShared = kManyRowsStages * kManyRowsStage + (kManyRowsN + kManyRowsX) * 8;

@@ -19,7 +19,7 @@ __device__ inline uint64_t warp_max(uint64_t value) {
   return value;
 }
 
-// A warp per token. Lane i has the logits i, i + 32, ...; once they are chosen, it has expert i of the chosen ones.
+// There is a warp per token. Lane i has the logits i, i + 32, ...; once the experts are chosen, it has the i-th of them.
 __global__ void __launch_bounds__(32 * kWarps) moe_route_kernel(const __grid_constant__ MoeRouteParams p) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int64_t t = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;

@@ -1,4 +1,5 @@
-// The order of experts and their weights, written once for the CPU and CUDA, so that both choose the same experts with the same bits.
+// This file has the order of experts and their weights, written once for the CPU and CUDA, so that both choose the same experts with the
+// same bits.
 //
 // Sums over all experts have 32 partial sums, that of expert i in number i % 32 (a lane of a warp); then number i and number i + 16 are
 // added, i and i + 8, and so on. Sums over the chosen experts are in their order.
@@ -15,7 +16,7 @@ namespace prologue {
 
 inline constexpr int kExpertSums = 32;
 
-// An expert's logit and index in one number: the larger the number, the earlier the expert is chosen. NaN is larger than infinity.
+// Returns an expert's logit and index in one number: the larger the number, the earlier the expert is chosen. NaN is larger than infinity.
 PROLOGUE_HOST_DEVICE inline uint64_t expert_key(float logit, int32_t expert) {
   const float x = logit + 0.0f;  // -0 becomes 0
   uint32_t bits;
