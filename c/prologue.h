@@ -1378,7 +1378,7 @@ typedef struct prologue_gemm_params {
   void* y;
   int64_t y_stride;
   bool batch_invariant;           // a row of y has the same bits for every m
-  prologue_packed_weight packed;  // in place of `weight`
+  prologue_packed_weight packed;  // instead of `weight`
   uint64_t reserved[4];           // zeros
 } prologue_gemm_params;
 PROLOGUE_C_API void prologue_gemm_params_init(prologue_gemm_params* value);

@@ -1,4 +1,4 @@
-// What is behind gemm(); its checks are validate() of gemm.h. Internal.
+// Internal functions that gemm() calls after validate() of gemm.h has made all checks.
 //   run_validated   runs a call that validate() accepts; checks nothing
 //   cpu::, cuda::   the backends; the call is valid and not empty
 #pragma once

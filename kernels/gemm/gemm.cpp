@@ -8,7 +8,7 @@ namespace prologue {
 
 namespace {
 
-// A matrix as a range of bytes; size 0 = empty, whatever the pointer.
+// Describes a matrix as a range of bytes. Size 0 is empty, whatever the pointer is.
 struct ByteRange {
   const char* name;
   const void* data;
@@ -22,14 +22,14 @@ bool overlap(const ByteRange& a, const ByteRange& b) {
          b_begin < a_begin + static_cast<uintptr_t>(a.size);
 }
 
-// The same limit as for the arrays of all other operations.
+// The limit is that of the arrays of all other operations.
 constexpr int64_t kMaxBytes = int64_t{1} << 60;
 
-// Of packed weights. The CPU's scratch has room for a quantised row of x.
+// Packed weights have these limits. The CPU's scratch has room for a quantised row of x.
 constexpr int64_t kMaxPackedK = cpu::kMaxQuantizedK;
 constexpr int64_t kMaxPackedRows = int64_t{1} << 31;
 
-// The bytes from the first element of a matrix to the end of its last row.
+// Returns the bytes from the first element of a matrix to the end of its last row.
 Result<int64_t> span_bytes(const char* name, int64_t rows, int64_t columns, int64_t stride, DType dtype) {
   if (rows == 0 || columns == 0) return int64_t{0};
   int64_t size = 0;

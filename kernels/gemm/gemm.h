@@ -54,7 +54,7 @@ struct GemmParams {
   void* y = nullptr;
   int64_t y_stride = 0;
   bool batch_invariant = false;  // a row of y has the same bits for every m
-  PackedWeight packed = {};      // in place of `weight`
+  PackedWeight packed = {};      // instead of `weight`
   uint64_t reserved[4] = {};     // zeros: docs/versioning.md
 };
 
@@ -66,8 +66,8 @@ inline constexpr int64_t kGemmWorkspaceBytes = 33554432;  // 32 MiB
 class PROLOGUE_API GemmContext {
  public:
   static Result<std::unique_ptr<GemmContext>> create(Device device);
-  // The same without memory on the device: on CUDA, call set_workspace before the first GEMM. For callers who have an allocator, and for
-  // graphs: a graph keeps the address of the workspace that it was captured with, which a context of its own would free.
+  // Creates a context without memory on the device: on CUDA, call set_workspace before the first GEMM. It is for callers who have an
+  // allocator, and for graphs: a graph keeps the address of the workspace that it was captured with, which a context of its own would free.
   static Result<std::unique_ptr<GemmContext>> create_without_workspace(Device device);
   virtual ~GemmContext() = default;
   Device device() const { return device_; }

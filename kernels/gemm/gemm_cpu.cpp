@@ -1,14 +1,13 @@
-// Two ways to compute the same product, both without any allocation. Which one runs depends only on M.
+// The same product is computed by one of two loop nests, both without any allocation. Which one runs depends only on M.
 //
-//   few rows:  dot products along k. Limited by memory: every weight is read once, in memory order, and used for up
-//              to kDotRows rows of x while it is in a register.
-//   many rows: outer products. Limited by arithmetic: 32 weight rows (2 registers) at a time are transposed and widened into
-//              the context's scratch, so that the inner loop is one broadcast of x and two multiply-adds per row and k.
+//   few rows:  dot products along k. Limited by memory: every weight is read once, in memory order, and used for up to kDotRows rows of
+//              x while it is in a register.
+//   many rows: outer products. Limited by arithmetic: 32 weight rows (2 registers) at a time are transposed and widened into the
+//              context's scratch, so that the inner loop is one broadcast of x and two multiply-adds per row and k.
 //
-// Either way an element's additions come in an order that depends on k only: not on the number of threads, nor on where the
-// element is in y. The two orders differ, except for a batch-invariant product, for which both ways take the same one: k is cut
-// into blocks as many rows have them, and within a block every kWidth-th product goes into the same partial sum, as few rows
-// have them.
+// In both, an element's additions come in an order that depends only on k: not on the number of threads, nor on where the element is in y.
+// The two orders differ, except for a batch-invariant product, for which both use the same one: k is cut into blocks as for many rows, and
+// within a block every kWidth-th product goes into the same partial sum, as for few rows.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -33,18 +32,18 @@ constexpr bool kManyRegisters = Lanes::kRegisters >= 32;
 // From this many rows on, transposing the weights pays (measured: gemm_bench).
 constexpr int64_t kManyRows = 64;
 
-// Few rows: a tile of kDotRows x 4 running sums, in blocks of kDotColumns outputs whose weights stay in the L2 cache.
+// Few rows use a tile of kDotRows x 4 running sums, in blocks of kDotColumns outputs whose weights stay in the L2 cache.
 constexpr int64_t kDotRows = kManyRegisters ? 6 : 2;
 constexpr int64_t kDotColumns = 48;
 constexpr int64_t kPrefetchBytes = 8192;
 
-// Many rows: a tile of kOuterRows x kOuterColumns running sums; k and m in blocks, so that the scratch has a fixed size.
+// Many rows use a tile of kOuterRows x kOuterColumns running sums. k and m are in blocks, so that the scratch has a fixed size.
 constexpr int64_t kOuterRows = kManyRegisters ? 12 : 6;
 constexpr int64_t kOuterColumns = 2 * kWidth;
 constexpr int64_t kBlockK = 768;
 constexpr int64_t kBlockRows = 48 * kOuterRows;
 
-// One thread's scratch for many rows.
+// Holds one thread's scratch for many rows.
 struct alignas(64) Scratch {
   float weight[kBlockK * kOuterColumns];   // [k, column]
   float x[kOuterRows * kBlockK];           // rows widened from 16 bits
@@ -171,7 +170,7 @@ void outer_tile(const float* x, int64_t x_stride, const float* weight, int64_t k
   }
 }
 
-// The same sums, rounded as dot_tile rounds them: partial sum i is what lane i of dot_tile's sums holds.
+// Computes the same sums, rounded as dot_tile rounds them: partial sum i is what lane i of dot_tile's sums holds.
 template <int ROWS>
 void outer_tile_of_dots(const float* x, int64_t x_stride, const float* weight, int64_t k, float* sums) {
   Lanes parts[ROWS][2][kWidth];
@@ -190,7 +189,7 @@ void outer_tile_of_dots(const float* x, int64_t x_stride, const float* weight, i
   }
 }
 
-// Tables of the tiles of 1, 2, ... rows.
+// The tables have the tiles of 1, 2, ... rows.
 template <class T, size_t... I>
 constexpr auto dot_tiles(std::index_sequence<I...>) {
   return std::array{&dot_tile<T, static_cast<int>(I) + 1>...};
@@ -269,7 +268,7 @@ void transpose_weights(const GemmParams& p, Range columns, Range block, float* t
   }
 }
 
-// Rows of x as float32: themselves, or widened into the scratch.
+// Holds the rows of x as float32: themselves, or widened into the scratch.
 struct FloatRows {
   const float* data;
   int64_t stride;
@@ -312,7 +311,7 @@ void many_rows(const GemmParams& p, Range rows, Range columns, Scratch& scratch)
   store_block<T>(p, rows, columns, scratch.sums, kOuterColumns);
 }
 
-constexpr int64_t kPartsPerThread = 4;  // of a product with few rows: other threads take the share of one that does not run
+constexpr int64_t kPartsPerThread = 4;  // of a product with few rows: other threads take the parts of one that does not run
 
 template <class T>
 void run(const GemmParams& p, const CpuGemmContext& context, int64_t num_threads) {

@@ -88,7 +88,7 @@ cudaDataType_t cuda_type(DType type) {
   }
 }
 
-// The largest power of two up to 16 that divides the address of every row: the alignment that a kernel may assume.
+// Returns the largest power of two up to 16 that divides the address of every row: the alignment that a kernel may assume.
 uint32_t row_alignment(const void* data, int64_t row_bytes) {
   const uint64_t bits = reinterpret_cast<uintptr_t>(data) | static_cast<uint64_t>(row_bytes) | 16u;
   return 1u << std::countr_zero(bits);
@@ -194,7 +194,7 @@ Status cublas_error(cublasStatus_t status, const Parts&... parts) {
   return device_error(parts..., ": cuBLASLt says ", cublasLtGetStatusName(status), " (", cublasLtGetStatusString(status), ")");
 }
 
-// The product as cuBLASLt sees it: its matrices are column-major, so y^T [n, m] = weight^T-of-[k, n] times x^T [k, m].
+// Describes the product as cuBLASLt sees it: its matrices are column-major, so y^T [n, m] = weight^T-of-[k, n] times x^T [k, m].
 class Problem {
  public:
   static Result<Problem> make(const GemmParams& p, int64_t m) {
@@ -204,7 +204,7 @@ class Problem {
     return problem;
   }
 
-  // By heuristic, never by timing, so that two runs choose the same algorithm: the best one that suits.
+  // Chooses the best algorithm that suits by heuristic, never by timing, so that two runs choose the same one.
   template <class F>
   Algorithm choose(CudaGemmContext& context, const PlanKey& key, const F& suits) {
     cublasLtMatmulPreferenceOpaque_t preference;
@@ -213,7 +213,7 @@ class Problem {
       cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof value);
     };
     set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_bytes(key.batch_invariant)));
-    // Partial sums stay float32: y is rounded once.
+    // Partial sums stay float32, so y is rounded once.
     set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
         static_cast<uint32_t>(key.batch_invariant ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.weight_alignment);
@@ -297,9 +297,9 @@ Result<Algorithm> choose_for_every_m(CudaGemmContext& context, const GemmParams&
   });
 }
 
-// Of a batch-invariant product the one algorithm; should it not be valid for m, an error: another one, or plain_gemm_kernel, would
-// give other bits. Otherwise the bucket's algorithm if it is valid for m itself, or else the heuristic's choice for m. Host work
-// only.
+// Returns the algorithm for m rows. A batch-invariant product always has the same one; if it is not valid for m, the result is an error:
+// another one, or plain_gemm_kernel, would give other bits. For other products it is the bucket's algorithm if
+// that is valid for m itself, or else the heuristic's choice for m. This is host work only.
 Result<Algorithm> algorithm_for(CudaGemmContext& context, const GemmParams& p, Problem& problem) {
   const PlanKey key = plan_key(p);
   auto found = context.plans.find(key);

@@ -1,4 +1,4 @@
-// The products for AVX2. CMake compiles this file for these instructions; it runs only where the processor has them.
+// This file has the products for AVX2. CMake compiles this file for these instructions; it runs only where the processor has them.
 #include <prologue/kernels/gemm/quantized_cpu.h>
 
 #if defined(__AVX2__) && defined(__F16C__)
@@ -8,7 +8,7 @@
 namespace prologue::cpu {
 namespace {
 
-// Two registers: rows 0..7 and 8..15.
+// Holds two registers: rows 0..7 and rows 8..15.
 struct Bytes {
   __m256i v[2];
 };
@@ -47,7 +47,7 @@ inline Bytes with_fifth_bits(Bytes codes, Bytes words, int chunk) {
   return result;
 }
 
-// Bit BIT of each byte, as 16.
+// Returns bit BIT of each byte, as 16.
 template <int BIT>
 inline Bytes bit_as_16(Bytes b) {
   Bytes result;
@@ -58,7 +58,7 @@ inline Bytes bit_as_16(Bytes b) {
   return result;
 }
 
-// Pair PAIR of the bits of each byte, at bits 4 and 5.
+// Returns pair PAIR of the bits of each byte, at bits 4 and 5.
 template <int PAIR>
 inline Bytes pair_as_48(Bytes b) {
   Bytes result;
@@ -90,7 +90,7 @@ inline Ints add_dot(Ints sum, Bytes codes, const int8_t* x) {
   return {{add_dot(sum.v[0], codes.v[0], four), add_dot(sum.v[1], codes.v[1], four)}};
 }
 
-// The same for codes -128..127: their magnitudes, times x with their signs.
+// These do the same for codes -128..127: they multiply magnitudes by x with the codes' signs.
 inline Ints start_signed(int32_t) { return broadcast(0); }
 inline Ints add_dot_signed(Ints sum, Bytes codes, const int8_t* x) {
   const __m256i four = four_codes(x);
@@ -106,7 +106,7 @@ inline RowBytes low_nibbles_of(RowBytes b) { return {_mm_and_si128(b.v, _mm_set1
 inline RowBytes high_nibbles_of(RowBytes b) { return {_mm_and_si128(_mm_srli_epi16(b.v, 4), _mm_set1_epi8(15))}; }
 inline Ints widened(__m128i b) { return {{_mm256_cvtepu8_epi32(b), _mm256_cvtepu8_epi32(_mm_srli_si128(b, 8))}}; }
 inline Ints low_six_bits(RowBytes b) { return widened(_mm_and_si128(b.v, _mm_set1_epi8(63))); }
-// The low four bits of one byte, and as bits 4 and 5 the upper two of another.
+// Returns the low four bits of one byte, with the upper two of another as bits 4 and 5.
 inline Ints six_bits_of_two(RowBytes four, RowBytes two) {
   return widened(_mm_or_si128(four.v, _mm_and_si128(_mm_srli_epi16(two.v, 2), _mm_set1_epi8(48))));
 }

@@ -1,4 +1,5 @@
-// The products for AVX-512 with VNNI. CMake compiles this file for these instructions; it runs only where the processor has them.
+// This file has the products for AVX-512 with VNNI. CMake compiles this file for these instructions; it runs only where the processor has
+// them.
 #include <prologue/kernels/gemm/quantized_cpu.h>
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512VNNI__)
@@ -40,14 +41,14 @@ inline Bytes with_fifth_bits(Bytes codes, Bytes words, int chunk) {
   return {_mm512_mask_add_epi8(codes.v, set, codes.v, _mm512_set1_epi8(16))};
 }
 
-// Bit BIT of each byte, as 16.
+// Returns bit BIT of each byte, as 16.
 template <int BIT>
 inline Bytes bit_as_16(Bytes b) {
   const __m512i shifted = BIT < 4 ? _mm512_slli_epi16(b.v, BIT < 4 ? 4 - BIT : 0) : _mm512_srli_epi16(b.v, BIT < 4 ? 0 : BIT - 4);
   return {_mm512_and_si512(shifted, _mm512_set1_epi8(16))};
 }
 
-// Pair PAIR of the bits of each byte, at bits 4 and 5.
+// Returns pair PAIR of the bits of each byte, at bits 4 and 5.
 template <int PAIR>
 inline Bytes pair_as_48(Bytes b) {
   const __m512i shifted =
@@ -66,8 +67,8 @@ inline Ints add_dot(Ints sum, Bytes codes, const int8_t* x) {
   return {_mm512_dpbusd_epi32(sum.v, codes.v, _mm512_set1_epi32(four))};
 }
 
-// The same for codes -128..127, which the instruction does not have: they get the offset 128, and the sum starts with what that is
-// too much.
+// These do the same for codes -128..127, which the instruction does not have: they get the offset 128, and the sum starts with the excess
+// subtracted.
 inline Ints start_signed(int32_t sum_of_x) { return broadcast(-128 * sum_of_x); }
 inline Ints add_dot_signed(Ints sum, Bytes codes, const int8_t* x) {
   return add_dot(sum, {_mm512_xor_si512(codes.v, _mm512_set1_epi8(-128))}, x);
@@ -77,7 +78,7 @@ inline RowBytes load_row_bytes(const uint8_t* p) { return {_mm_loadu_si128(reint
 inline RowBytes low_nibbles_of(RowBytes b) { return {_mm_and_si128(b.v, _mm_set1_epi8(15))}; }
 inline RowBytes high_nibbles_of(RowBytes b) { return {_mm_and_si128(_mm_srli_epi16(b.v, 4), _mm_set1_epi8(15))}; }
 inline Ints low_six_bits(RowBytes b) { return {_mm512_cvtepu8_epi32(_mm_and_si128(b.v, _mm_set1_epi8(63)))}; }
-// The low four bits of one byte, and as bits 4 and 5 the upper two of another.
+// Returns the low four bits of one byte, with the upper two of another as bits 4 and 5.
 inline Ints six_bits_of_two(RowBytes four, RowBytes two) {
   return {_mm512_cvtepu8_epi32(_mm_or_si128(four.v, _mm_and_si128(_mm_srli_epi16(two.v, 2), _mm_set1_epi8(48))))};
 }

@@ -17,11 +17,11 @@ constexpr int64_t kMaxHeight = kTileHeights[0];
 // What a second thread costs, in multiply-adds and in values to quantise.
 constexpr int64_t kSerialWork = int64_t{1} << 18;
 constexpr int64_t kSerialValues = int64_t{1} << 14;
-constexpr int64_t kPartsPerThread = 4;  // other threads take the share of one that does not run
+constexpr int64_t kPartsPerThread = 4;  // other threads take the parts of one that does not run
 
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// One block of x. Below 2^-100 the reciprocal of the scale would not be a float.
+// Quantises one block of x. Below 2^-100 the reciprocal of the scale would not be a float.
 template <int64_t BLOCK>
 void quantize_block(const float* x, int8_t* codes, float* scale, int32_t* sums) {
   constexpr int32_t kInfinity = 0x7f800000, kSmallest = (127 - 100) << 23;
@@ -121,7 +121,7 @@ void store_sums(const GemmParams& p, int64_t row, int64_t rows, int64_t column, 
   }
 }
 
-// Columns of y from one group of weights, for `count` rows from row `first` on.
+// Computes columns of y from one group of weights, for `count` rows from row `first` on.
 template <class T>
 void multiply_group(const GemmParams& p, const QuantizedKernels& kernels, const Operand& operand, const PackedRows& weights,
                     int64_t group, int64_t column, int64_t first, int64_t count) {

@@ -1,4 +1,4 @@
-// The product with packed weights on the CPU (gemm.h says what it computes). Internal.
+// This file has the product with packed weights on the CPU (gemm.h says what it computes). Internal.
 //
 // quantized_products.h has the inner loops, written once over an instruction set; quantized_scalar_cpu.cpp, quantized_avx2_cpu.cpp and
 // quantized_avx512_cpu.cpp each compile them for theirs. All give the same bits.
@@ -11,7 +11,7 @@
 
 namespace prologue::cpu {
 
-// Rows of x as codes: x = scale of the block * code.
+// Holds the rows of x as codes: x = scale of the block * code.
 struct QuantizedRows {
   int8_t* codes = nullptr;  // [rows, k]
   float* scales = nullptr;  // [rows, k / block], block = 32 or 256
@@ -19,7 +19,8 @@ struct QuantizedRows {
   int64_t k = 0;
 };
 
-// Codes that are added up together: a block of 32; of a block of 256 the smallest part that has a scale of its own.
+// Returns how many codes are added up together: those of a block of 32; of a block of 256, those of the smallest part that has a scale of
+// its own.
 constexpr int64_t sum_elements(int64_t block) { return block == 32 ? 32 : 16; }
 
 // y[rows, 16] = rows of x, from row `row` on, times the 16 rows of a group of packed weights.
@@ -35,12 +36,12 @@ struct QuantizedKernels {
 };
 
 PROLOGUE_API extern const QuantizedKernels kScalarKernels;
-// Null where this build or this processor does not have the instructions.
+// Return null if this build or this processor does not have the instructions.
 PROLOGUE_API const QuantizedKernels* avx2_kernels();
 PROLOGUE_API const QuantizedKernels* avx512_kernels();  // AVX-512 with VNNI
 PROLOGUE_API const QuantizedKernels& fastest_kernels();
 
-// The scratch that quantized_gemm takes: enough for any k that validate() accepts.
+// The scratch of quantized_gemm is enough for any k that validate() accepts.
 inline constexpr int64_t kMaxQuantizedK = int64_t{1} << 20;
 inline constexpr int64_t kQuantizedScratchBytes = int64_t{3} << 20;
 

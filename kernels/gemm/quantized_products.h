@@ -15,7 +15,7 @@
 namespace prologue::cpu {
 namespace {
 
-// The tile's rows of x, at one block.
+// Points to the tile's rows of x, at one block.
 struct RowsAt {
   const int8_t* codes;
   const float* scales;
@@ -29,11 +29,11 @@ struct RowsAt {
 
 constexpr int64_t kRows = 16;  // of a group
 
-// How far ahead weights are brought to the L2 cache. The processor does not see by itself that a block of Q5_K or Q6_K, which is read
-// in several places at once, is read as a whole.
+// Weights are prefetched to the L2 cache so far ahead. The processor does not detect by itself that a block of Q5_K or Q6_K, of which
+// several fields are read at once, is read as a whole.
 constexpr int64_t kPrefetchBytes = 8192;
 
-// scale | 32 x int8
+// A block is: scale | 32 x int8.
 struct Q8_0 {
   static constexpr int64_t kBlock = 32, kBytes = 34;
 
@@ -50,7 +50,7 @@ struct Q8_0 {
   }
 };
 
-// scale | minimum, if MINIMUM | fifth bits, if FIFTH | 32 x 4 bits. Without a minimum, codes are signed.
+// A block is: scale | minimum, if MINIMUM | fifth bits, if FIFTH | 32 x 4 bits. Without a minimum, codes are signed.
 template <bool MINIMUM, bool FIFTH>
 struct Nibbles {
   static constexpr int64_t kBlock = 32, kBytes = 2 + (MINIMUM ? 2 : 0) + (FIFTH ? 4 : 0) + 16;
@@ -91,7 +91,7 @@ template <bool FIFTH>
 struct Parts {
   static constexpr int64_t kBlock = 256, kBytes = 2 + 2 + 12 + (FIFTH ? 32 : 0) + 128;
 
-  // Of part PART.
+  // part_scale() and part_minimum() are those of part PART.
   template <int PART>
   static Ints part_scale(const uint8_t* packed) {
     if constexpr (PART < 4) return low_six_bits(load_row_bytes(packed + PART * kRows));
@@ -104,7 +104,7 @@ struct Parts {
     return six_bits_of_two(high_nibbles_of(load_row_bytes(packed + (PART + 4) * kRows)), load_row_bytes(packed + PART * kRows));
   }
 
-  // dots += scale of the part * (its codes times those of x), for parts 2 * PAIR and 2 * PAIR + 1.
+  // Adds to `dots`: scale of the part * (its codes times those of x), for parts 2 * PAIR and 2 * PAIR + 1.
   template <int PAIR, int ROWS>
   static void add_pair(const uint8_t* block, const RowsAt& x, Ints (&dots)[ROWS]) {
     const uint8_t* fifth_bits = block + 16 * kRows;
@@ -130,7 +130,7 @@ struct Parts {
     }
   }
 
-  // dots += minimum of the part * the sum of the codes of x there
+  // Adds to `dots`: minimum of the part * the sum of the codes of x there.
   template <int PART, int ROWS>
   static void add_minimum(const uint8_t* block, const RowsAt& x, Ints (&dots)[ROWS]) {
     const Ints minimum = part_minimum<PART>(block + 4 * kRows);
@@ -166,9 +166,9 @@ struct Parts {
   }
 };
 
-// Two halves of 128 values: 64 bytes of low nibbles each | two halves: 32 bytes of upper pairs of bits | 16 scales, each of 16 values |
-// scale. A half is four runs of 32 values; runs 0 and 1 are the low nibbles of the 64 bytes, runs 2 and 3 the high ones. Codes have the
-// offset 32.
+// A block is two halves of 128 values: 64 bytes of low nibbles each | two halves: 32 bytes of upper pairs of bits | 16 scales, each of 16
+// values | scale. A half is four runs of 32 values; runs 0 and 1 are the low nibbles of the 64 bytes, runs 2 and 3 the high ones. Codes
+// have the offset 32.
 struct Q6K {
   static constexpr int64_t kBlock = 256, kBytes = 210;
 

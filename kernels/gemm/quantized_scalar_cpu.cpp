@@ -1,4 +1,4 @@
-// The products for any processor.
+// This file has the products for any processor.
 #include <cstring>
 
 #include <prologue/kernels/base/dtype.h>
@@ -20,7 +20,7 @@ struct RowBytes {
   uint8_t v[16];
 };
 
-// { f(0), f(1), ... } for each element of an array.
+// Returns { f(0), f(1), ... } for each element of an array.
 template <class T, class F>
 inline T each(const F& f) {
   T result;
@@ -46,12 +46,12 @@ inline Bytes either(const Bytes& a, const Bytes& b) {
 inline Bytes with_fifth_bits(const Bytes& codes, const Bytes& words, int chunk) {
   return each<Bytes>([&](int i) { return codes.v[i] + (words.v[i / 4 * 4 + chunk / 2] >> (chunk % 2 * 4 + i % 4) & 1) * 16; });
 }
-// Bit BIT of each byte, as 16.
+// Returns bit BIT of each byte, as 16.
 template <int BIT>
 inline Bytes bit_as_16(const Bytes& b) {
   return each<Bytes>([&](int i) { return (b.v[i] >> BIT & 1) * 16; });
 }
-// Pair PAIR of the bits of each byte, at bits 4 and 5.
+// Returns pair PAIR of the bits of each byte, at bits 4 and 5.
 template <int PAIR>
 inline Bytes pair_as_48(const Bytes& b) {
   return each<Bytes>([&](int i) { return (b.v[i] >> (2 * PAIR) & 3) * 16; });
@@ -73,7 +73,7 @@ inline Ints add_dot(const Ints& sum, const Bytes& codes, const int8_t* x) {
     return sum.v[i] + four[0] * x[0] + four[1] * x[1] + four[2] * x[2] + four[3] * x[3];
   });
 }
-// The same for codes -128..127.
+// These do the same for codes -128..127.
 inline Ints start_signed(int32_t) { return broadcast(0); }
 inline Ints add_dot_signed(const Ints& sum, const Bytes& codes, const int8_t* x) {
   return each<Ints>([&](int i) {
@@ -95,7 +95,7 @@ inline RowBytes high_nibbles_of(const RowBytes& b) {
 inline Ints low_six_bits(const RowBytes& b) {
   return each<Ints>([&](int i) { return b.v[i] & 63; });
 }
-// The low four bits of one byte, and as bits 4 and 5 the upper two of another.
+// Returns the low four bits of one byte, with the upper two of another as bits 4 and 5.
 inline Ints six_bits_of_two(const RowBytes& four, const RowBytes& two) {
   return each<Ints>([&](int i) { return four.v[i] | two.v[i] >> 6 << 4; });
 }
