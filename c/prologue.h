@@ -559,7 +559,7 @@ PROLOGUE_C_API prologue_status prologue_rope_cos_sin(
 
 // ---- rotary ------------------------------------------------------------------------------------------------------------------
 
-// The rotary embedding as a separate operation: y = rotate(x) for one to four tensors of heads. One launch handles up to 65535
+// Computes the rotary embedding as a separate operation: y = rotate(x) for one to four tensors of heads. One launch handles up to 65535
 // tokens of each sequence; longer sequences take several launches.
 //
 // A token is (b, s), b in [0, batch), s in [0, seq_len). Its number is t = b * seq_len + s. For every head of every tensor with
@@ -632,17 +632,17 @@ enum {
   PROLOGUE_ROTARY_TAIL_ZERO = 2,
 };
 
-// The position of a token: given, or its number in its sequence plus an offset.
+// A token's position is given, or it is the token's number in its sequence plus an offset.
 typedef struct prologue_rotary_positions {
-  // Given: the position of token (b, s) on axis `axis` is ids[axis * axis_stride + b * batch_stride + s * token_stride]. A stride
-  // of 0 means that all axes, or all sequences, share the ids.
+  // If positions are given, that of token (b, s) on axis `axis` is ids[axis * axis_stride + b * batch_stride + s * token_stride]. A stride
+  // of 0 means that all axes, or all sequences, use the same ids.
   prologue_index_view ids;
   int64_t axis_stride;   // = PROLOGUE_UNSET_STRIDE; must be set if num_axes > 1
   int64_t batch_stride;  // = PROLOGUE_UNSET_STRIDE; must be set if batch > 1
   int64_t token_stride;  // = 1
 
-  // Not given (ids null): the position on every axis is j + offset + offsets[n * offsets_stride], where j is the token's number
-  // in its sequence n. Without cu_seqlens: j = s and n = b. With cu_seqlens, sequences are packed one after another (batch = 1):
+  // If positions are not given (ids null), the position on every axis is j + offset + offsets[n * offsets_stride], where j is the token's
+  // number in its sequence n. Without cu_seqlens: j = s and n = b. With cu_seqlens, sequences are packed one after another (batch = 1):
   // cu_seqlens[n] <= s < cu_seqlens[n + 1] and j = s - cu_seqlens[n].
   int64_t offset;
   prologue_index_view offsets;  // null = none
@@ -676,7 +676,7 @@ PROLOGUE_C_API void prologue_rotary_params_init(prologue_rotary_params* value);
 PROLOGUE_C_API prologue_status prologue_rotary_validate(const prologue_rotary_params* params);
 PROLOGUE_C_API prologue_status prologue_rotary(const prologue_rotary_params* params, const prologue_execution* execution);
 
-// A call that is validated once and then launched many times with other pointers.
+// A plan is a call that is validated once and then launched many times with other pointers.
 typedef struct prologue_rotary_plan prologue_rotary_plan;
 // Fixes everything except what a run may change: the pointers; seq_len and positions.num_seqs, up to those of `params`; and the
 // strides that follow from seq_len in a dense array (batch strides, the tensors' head strides, positions.axis_stride).
@@ -686,7 +686,7 @@ PROLOGUE_C_API prologue_status prologue_rotary_plan_create(
     const prologue_rotary_params* params,
     const prologue_execution* execution,
     prologue_rotary_plan** plan);
-// The parameters that the plan was made with. Copy them to make the parameters of run().
+// Returns the parameters that the plan was made with. Copy them to make the parameters of run().
 PROLOGUE_C_API const prologue_rotary_params* prologue_rotary_plan_params(const prologue_rotary_plan* plan);
 // Everything fixed must be equal to the plan's, and a pointer must be null exactly if the plan's was; otherwise an error names
 // the member that differs. The alignment of the pointers and their overlap are not checked again: they must be as in the plan.
@@ -694,7 +694,7 @@ PROLOGUE_C_API prologue_status prologue_rotary_plan_run(
     const prologue_rotary_plan* plan,
     const prologue_rotary_params* params,
     const prologue_execution* execution);
-// Bytes of device memory that run() needs in addition to its tensors.
+// Returns the bytes of device memory that run() needs in addition to its tensors.
 PROLOGUE_C_API int64_t prologue_rotary_plan_workspace_bytes(void);
 PROLOGUE_C_API void prologue_rotary_plan_destroy(prologue_rotary_plan* plan);
 

@@ -1,4 +1,4 @@
-// What is behind rotary(). Internal.
+// Internal functions that rotary() calls.
 //   validate        every check of the operation
 //   run_validated   runs a call that validate() accepts; checks nothing
 //   cpu::, cuda::   the backends; the call is valid and not empty
@@ -11,7 +11,7 @@ namespace prologue {
 PROLOGUE_API Status validate(const RotaryParams& params, const Execution& execution);
 PROLOGUE_API Status run_validated(const RotaryParams& params, const Execution& execution);
 
-// The frequencies of a rotation from theta. Other sources need none: then nothing is written.
+// Computes the frequencies of a rotation from theta. Other sources need none: then nothing is written.
 void compute_frequencies(const RotaryParams& params, RotaryFrequencies& frequencies);
 
 namespace cpu {

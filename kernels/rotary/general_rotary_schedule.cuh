@@ -1,5 +1,5 @@
-// blockIdx.x is the token; threadIdx.x the unit (head_unit.cuh) within a head; the rows threadIdx.y of all blockIdx.y walk the heads
-// of all tensors. Everything that rotary.h describes, decided at run time.
+// blockIdx.x is the token, threadIdx.x the unit (head_unit.cuh) within a head. The rows threadIdx.y of all blockIdx.y walk the heads of all
+// tensors. This schedule decides at run time, and does everything that rotary.h describes.
 #pragma once
 
 #include <cstdint>
@@ -37,13 +37,13 @@ __device__ __noinline__ PairRotation<A> rotation_of_pair_on_device(const RotaryP
   return rotation_of_pair<A>(params, &frequencies, token, pair);
 }
 
-// The heads of all tensors, one after another.
+// Points to a head. The heads of all tensors are walked one after another.
 struct RotaryHead {
   int tensor;
   int head;
 };
 
-// The head `step` heads on; behind the last one its tensor is num_tensors.
+// Returns the head that is `step` heads further. After the last one its tensor is num_tensors.
 __device__ inline RotaryHead rotary_head_after(const RotaryParams& p, RotaryHead at, int step) {
   at.head += step;
   while (at.tensor < p.num_tensors && at.head >= p.tensors[at.tensor].num_heads) {

@@ -1,4 +1,4 @@
-// The kernel instances of the rotary operation, for tests. Internal; only in builds with CUDA. Listing them needs no GPU.
+// This file lists the kernel instances of the rotary operation, for tests. Internal; only in builds with CUDA. Listing them needs no GPU.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ namespace prologue::cuda {
 // max_tokens is at least batch * seq_len.
 PROLOGUE_API std::vector<KernelInstance<RotaryParams>> instances_of(const RotaryParams& params);
 
-// The names of all instances.
+// Returns the names of all instances.
 PROLOGUE_API std::vector<std::string> rotary_instances();
 
 }  // namespace prologue::cuda

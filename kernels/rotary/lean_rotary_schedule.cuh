@@ -1,5 +1,5 @@
-// blockIdx.z and y are the sequence and the token, blockIdx.x and threadIdx.y the head of one tensor, threadIdx.x the unit
-// (head_unit.cuh) within it. For the common calls; general_rotary_schedule.cuh does all.
+// blockIdx.z and y are the sequence and the token, blockIdx.x and threadIdx.y the head of one tensor, threadIdx.x the unit (head_unit.cuh)
+// within it. This schedule does only the common calls; general_rotary_schedule.cuh does all.
 #pragma once
 
 #include <cstdint>
@@ -68,8 +68,8 @@ __device__ inline void load_table(const char* from, A* values) {
   }
 }
 
-// cos and sin of V pairs, of any float type: kRuns runs of neighbours, `apart` columns from one to the next. One branch, so that
-// no load waits for the conversion of another.
+// Loads cos and sin of V pairs, of any float type: kRuns runs of neighbours, `apart` columns from one run to the next. There is one branch,
+// so that no load waits for the conversion of another.
 template <class A, int V, int kRuns>
 __device__ inline void load_cos_sin(DType type, const char* cos_row, const char* sin_row, uint32_t column, uint32_t apart, A* cos,
                                     A* sin) {
@@ -88,8 +88,8 @@ __device__ inline void load_cos_sin(DType type, const char* cos_row, const char*
   return load(double());
 }
 
-// As place_unit(), but the vectors of a unit are half of the rotated channels apart in either style (interleaved, each then holds
-// V / 2 pairs), and half of the tail: neighbouring threads read and write neighbouring vectors. kWhole: there is no tail.
+// Does what place_unit() does, but the vectors of a unit are half of the rotated channels apart in either style (interleaved, each then
+// holds V / 2 pairs), and half of the tail: neighbouring threads read and write neighbouring vectors. kWhole says that there is no tail.
 template <int V, RopeStyle kStyle, bool kWhole>
 __device__ inline UnitPlace place_lean_unit(int unit, const HeadLayout& layout) {
   const int channel = unit * V, half = (kWhole ? layout.head_dim : layout.rotary_dim) / 2;
@@ -101,8 +101,7 @@ __device__ inline UnitPlace place_lean_unit(int unit, const HeadLayout& layout) 
   return {beside(a), beside(b), -1, true, b < tail};
 }
 
-// kEvictFirst: what is touched is the first to leave the L2. The blocks of a token follow one another, so that memory is walked
-// from end to end.
+// kEvictFirst: the data is the first to leave the L2. The blocks of a token follow one another, so memory is walked from end to end.
 template <class T, int V, RopeStyle kStyle, bool kWhole, bool kEvictFirst>
 __global__ void __launch_bounds__(kMaxRotaryThreads<V>) lean_rotary_kernel(const __grid_constant__ LeanRotaryArgs p) {
   using A = RotaryArithmetic<T>;
@@ -128,9 +127,9 @@ __global__ void __launch_bounds__(kMaxRotaryThreads<V>) lean_rotary_kernel(const
   if (b > 0) x += b * p.batches[which].x;
   Unit<T, V> unit = load_unit<kEvictFirst, T, V>(x, place);
 
-  __syncwarp();  // keeps the assembler from moving loads of data behind the wait for the position
+  __syncwarp();  // keeps the assembler from moving loads of data after the wait for the position
 
-  // An unsigned number of 64 bits that int64 cannot hold becomes its largest value.
+  // An unsigned 64-bit number that int64 cannot hold becomes its largest value.
   if (p.index_step == 4) index.high = p.index_unsigned != 0 ? 0 : static_cast<uint32_t>(static_cast<int32_t>(index.low) >> 31);
   int64_t position = index.value(8);
   const bool negative = position < 0;

@@ -38,7 +38,7 @@ struct Dim {
   int64_t stride;
 };
 
-// Elements of `size` bytes. What repeats nothing has no stride that matters.
+// Returns the region of elements of `size` bytes. A dimension of one entry has no stride that matters.
 Region strided_region(const char* name, const void* data, int64_t size, const Dim (&dims)[4]) {
   const auto bytes = [&](const Dim& dim) {
     int64_t result = 0;

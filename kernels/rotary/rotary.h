@@ -1,4 +1,4 @@
-// The rotary embedding as a separate operation: y = rotate(x) for one to four tensors of heads. One launch handles up to 65535
+// Computes the rotary embedding as a separate operation: y = rotate(x) for one to four tensors of heads. One launch handles up to 65535
 // tokens of each sequence; longer sequences take several launches.
 //
 // A token is (b, s), b in [0, batch), s in [0, seq_len). Its number is t = b * seq_len + s. For every head of every tensor with
@@ -74,11 +74,11 @@ struct RotaryTensor {
   int64_t num_heads = 0;
   RotaryStrides x_strides;
   RotaryStrides y_strides;
-  int32_t rotate = 1;  // 0: x is only copied to y
+  int32_t rotate = 1;         // 0: x is only copied to y
   uint64_t reserved[1] = {};  // zeros: docs/versioning.md
 };
 
-// x and y with the same strides, or y = x (in place).
+// Describes x and y with the same strides, or y = x (in place).
 inline RotaryTensor rotary_tensor(const void* x, void* y, int64_t num_heads, const RotaryStrides& strides) {
   return {x, y, num_heads, strides, strides, 1};
 }
@@ -89,24 +89,24 @@ inline RotaryTensor rotary_tensor(const HeadsView& x, const MutableHeadsView& y,
 
 enum class RotaryTail : int32_t { copy = 0, leave, zero };
 
-// The position of a token: given, or its number in its sequence plus an offset.
+// A token's position is given, or it is the token's number in its sequence plus an offset.
 struct RotaryPositions {
-  // Given: the position of token (b, s) on axis `axis` is ids[axis * axis_stride + b * batch_stride + s * token_stride]. A stride
-  // of 0 means that all axes, or all sequences, share the ids.
+  // If positions are given, that of token (b, s) on axis `axis` is ids[axis * axis_stride + b * batch_stride + s * token_stride]. A stride
+  // of 0 means that all axes, or all sequences, use the same ids.
   IndexView ids;
   int64_t axis_stride = kUnsetStride;   // must be set if num_axes > 1
   int64_t batch_stride = kUnsetStride;  // must be set if batch > 1
   int64_t token_stride = 1;
 
-  // Not given (ids null): the position on every axis is j + offset + offsets[n * offsets_stride], where j is the token's number
-  // in its sequence n. Without cu_seqlens: j = s and n = b. With cu_seqlens, sequences are packed one after another (batch = 1):
+  // If positions are not given (ids null), the position on every axis is j + offset + offsets[n * offsets_stride], where j is the token's
+  // number in its sequence n. Without cu_seqlens: j = s and n = b. With cu_seqlens, sequences are packed one after another (batch = 1):
   // cu_seqlens[n] <= s < cu_seqlens[n + 1] and j = s - cu_seqlens[n].
   int64_t offset = 0;
   IndexView offsets;           // null = none
   int64_t offsets_stride = 1;  // 0: one offset for all sequences
   int64_t num_seqs = 0;
-  IndexView cu_seqlens;    // [num_seqs + 1], non-decreasing; null = not packed
-  int64_t max_seqlen = 0;  // 0 = no bound
+  IndexView cu_seqlens;       // [num_seqs + 1], non-decreasing; null = not packed
+  int64_t max_seqlen = 0;     // 0 = no bound
   uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 
@@ -131,13 +131,13 @@ struct RotaryParams {
 PROLOGUE_API Status validate(const RotaryParams& params);
 PROLOGUE_API Status rotary(const RotaryParams& params, const Execution& execution);
 
-// theta^(-2 * column / w) for each column, computed on the host: once for each call, or once for a plan. So w is at most 576 where
-// the source is theta.
+// Holds theta^(-2 * column / w) for each column, computed on the host: once for each call, or once for a plan. So w is at most 576 if the
+// source is theta.
 struct RotaryFrequencies {
   double values[288];
 };
 
-// A call that is validated once and then launched many times with other pointers.
+// A plan is a call that is validated once and then launched many times with other pointers.
 class PROLOGUE_API RotaryPlan {
  public:
   // Fixes everything except what a run may change: the pointers; seq_len and positions.num_seqs, up to those of `params`; and the
@@ -145,12 +145,12 @@ class PROLOGUE_API RotaryPlan {
   // A plan may be made before there is memory: set x and y of every tensor to null. Then cos, sin, angles, inv_freq, pair_axis
   // and faults may be null too. Sizes, types and strides are checked here, and every run checks its pointers as rotary() does.
   static Result<RotaryPlan> create(const RotaryParams& params, const Execution& execution);
-  // The parameters that the plan was made with. Copy them to make the parameters of run().
+  // Returns the parameters that the plan was made with. Copy them to make the parameters of run().
   const RotaryParams& params() const { return params_; }
   // Everything fixed must be equal to the plan's, and a pointer must be null exactly if the plan's was; otherwise an error names
   // the member that differs. The alignment of the pointers and their overlap are not checked again: they must be as in the plan.
   Status run(const RotaryParams& params, const Execution& execution) const;
-  // Bytes of device memory that run() needs in addition to its tensors.
+  // Returns the bytes of device memory that run() needs in addition to its tensors.
   static constexpr int64_t workspace_bytes() { return 0; }
 
  private:

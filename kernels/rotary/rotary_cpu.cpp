@@ -10,7 +10,7 @@ namespace prologue::cpu {
 
 namespace {
 
-// The type of the arithmetic on elements of T.
+// Elements of T are computed in this type.
 template <class T>
 using Arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
 

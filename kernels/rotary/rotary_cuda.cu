@@ -40,7 +40,7 @@ bool narrow(int64_t stride, int64_t count, int64_t size) {
   return stride <= std::numeric_limits<uint32_t>::max() / size / std::max<int64_t>(count, 1);
 }
 
-// The array that positions come from; neither may be there.
+// Returns the array that positions come from. There may be none.
 const IndexView& index_of(const RotaryPositions& q) { return q.ids.data != nullptr ? q.ids : q.offsets; }
 int64_t size_of(const IndexView& index) { return index.data != nullptr ? dtype_size(index.type) : 4; }
 
@@ -132,7 +132,7 @@ int64_t units_of_head(const RotaryParams& p, int64_t vector) {
   return units_of({static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rope.rotary_dim)}, vector);
 }
 
-// Why these: docs/tuning/rotary.md.
+// docs/tuning/rotary.md has the measurements behind these.
 constexpr int64_t kThreadsOfWholeHeads = 128;        // of a block, where a head has no more
 constexpr int64_t kThreadsOfPartialHeads = 64;       // with a tail
 constexpr int64_t kEvictedBytes = int64_t{2} << 20;  // that a call reads; fewer stay in the L2 for the next reader
@@ -146,7 +146,7 @@ auto lean_kernel(bool whole, bool evict_first) {
   return evict_first ? lean_rotary_kernel<T, V, kStyle, false, true> : lean_rotary_kernel<T, V, kStyle, false, false>;
 }
 
-// The most tokens of a call whose loads and stores are not marked as evict first.
+// Returns the most tokens of a call whose loads and stores are not marked as evict first.
 template <class T>
 int64_t tokens_kept(const RotaryParams& p) {
   return kEvictedBytes / (heads_of(p) * p.head_dim * static_cast<int64_t>(sizeof(T)));
@@ -191,7 +191,7 @@ Status launch_general(const RotaryParams& p, const RotaryFrequencies& frequencie
   return launch(kName, general_rotary_kernel<T, V>, shape, stream, p, frequencies);
 }
 
-// The widest vectors that fit, from V down; a head's units are threads of one block.
+// Finds the widest vectors that fit, from V down. One block has a thread for each unit of a head.
 template <class T, int V>
 Status launch_widest(const RotaryParams& p, const RotaryFrequencies& frequencies, cudaStream_t stream) {
   if constexpr (V > 1) {

@@ -1,5 +1,5 @@
-// The position of a token and the rotation of each of its pairs: the rules of rotary.h, once for host and device. Whatever the
-// arrays hold, nothing is read outside their stated shapes.
+// This file has the position of a token and the rotation of each of its pairs: the rules of rotary.h, once for host and device. Whatever
+// the arrays hold, nothing is read outside their stated shapes.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace prologue {
 
 inline constexpr int kMaxRotaryTensors = 4;
 inline constexpr int kMaxRotaryPairs = kMaxHeadDim / 2;
-// Of a block, where the source is theta: they travel as a kernel's parameters, which have 4 KiB.
+// A block has at most so many frequencies if the source is theta: they are a kernel's parameters, which have 4 KiB.
 inline constexpr int kMaxFrequencies = sizeof(RotaryFrequencies) / sizeof(double);
 
 struct RotaryToken : Token {
@@ -58,7 +58,7 @@ PROLOGUE_HOST_DEVICE inline RotaryToken resolve_token(const RotaryParams& params
   return at;
 }
 
-// cos and sin of position * frequency; in float32 for the calls for which the prologue uses float32.
+// Returns cos and sin of position * frequency, in float32 for the calls for which the prologue uses float32.
 template <class A>
 PROLOGUE_HOST_DEVICE void cos_sin_at(int64_t position, DType type, const void* inv_freq, int64_t column, A& cos, A& sin) {
   constexpr int64_t kLargest = int64_t{1} << 20;  // angle.h
@@ -77,7 +77,7 @@ PROLOGUE_HOST_DEVICE void cos_sin_at(int64_t position, DType type, const void* i
   sin = static_cast<A>(value.sin);
 }
 
-// The rotation of pair `pair` (counted through all blocks) of a token without a fault.
+// Returns the rotation of pair `pair` (counted through all blocks) of a token without a fault.
 template <class A>
 PROLOGUE_HOST_DEVICE PairRotation<A> rotation_of_pair(const RotaryParams& params, const RotaryFrequencies* frequencies,
                                                       const RotaryToken& token, int32_t pair) {

@@ -1,4 +1,4 @@
-// A unit (head_unit.cuh) in the arithmetic of its type: float32, or float64 for float64.
+// This file computes a unit (head_unit.cuh) in the arithmetic of its type: float32, or float64 for float64.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace prologue::cuda {
 
-// Of a block: a head of 1024 channels, two a thread, or more with wider vectors.
+// A block has at most so many threads: for a head of 1024 channels, two per thread, or more with wider vectors.
 template <int V>
 inline constexpr int kMaxRotaryThreads = V == 1 ? kMaxRotaryPairs : 288;
 
