@@ -1403,7 +1403,7 @@ PROLOGUE_C_API prologue_status prologue_gemm(
 
 // ---- norm --------------------------------------------------------------------------------------------------------------------
 
-// RMSNorm or LayerNorm over rows, with the residual addition that precedes it in a decoder layer.
+// Computes RMSNorm or LayerNorm over rows, with the residual addition that precedes it in a decoder layer.
 //
 //   residual given:  residual[t, :] += x[t, :]     (float32 sum, rounded once to dtype; the rounded value is normalised)
 //                    r = residual[t, :]
@@ -1440,7 +1440,7 @@ PROLOGUE_C_API prologue_status prologue_norm(const prologue_norm_params* params,
 
 // ---- activation --------------------------------------------------------------------------------------------------------------
 
-// The activation of an MLP.
+// Computes the activation of an MLP.
 //
 //   gated:      out[t, g, i] = act(x[t, g, i]) * x[t, g, width + i]    (each group of a row is gate, then up: one GEMM computes both)
 //   otherwise:  out[t, g, i] = act(x[t, g, i])
@@ -1492,7 +1492,7 @@ PROLOGUE_C_API prologue_status prologue_activation(const prologue_activation_par
 
 // ---- add ---------------------------------------------------------------------------------------------------------------------
 
-// The sum of two arrays of rows: out[t, :] = a[t, :] + b[t, :].
+// Adds two arrays of rows: out[t, :] = a[t, :] + b[t, :].
 //
 //   a    [num_tokens, width] dtype, row stride a_stride
 //   b    [num_tokens, width] dtype, row stride b_stride
@@ -1873,7 +1873,7 @@ PROLOGUE_C_API prologue_status prologue_moe_combine(
 
 // ---- embedding ---------------------------------------------------------------------------------------------------------------
 
-// Rows selected by index: the token embedding, and the rows that need logits.
+// Selects rows by index: the token embedding, and the rows that need logits.
 //
 //   out[t, :] = table[indices[t], :] * scale
 //
@@ -1948,7 +1948,7 @@ PROLOGUE_C_API prologue_status prologue_gather_cos_sin(
 
 // ---- scale_logits ------------------------------------------------------------------------------------------------------------
 
-// The last step on logits of some models: a factor (Cohere's logit_scale), a soft cap (Gemma 2), or both.
+// Does the last step on the logits of some models: a factor (Cohere's logit_scale), a soft cap (Gemma 2), or both.
 //
 //   soft_cap > 0:  out[r, i] = soft_cap * tanh(x[r, i] * (scale / soft_cap))
 //   soft_cap = 0:  out[r, i] = x[r, i] * scale
@@ -2048,7 +2048,7 @@ PROLOGUE_C_API prologue_status prologue_sample(const prologue_sampling_params* p
 
 // ---- logprobs ----------------------------------------------------------------------------------------------------------------
 
-// The log-probabilities of a step: of one given token of each row, and of the most likely ones.
+// Computes the log-probabilities of a step: of one given token of each row, and of the most likely ones.
 //
 //   logprob(i) = logits[i] - log(sum_j exp(logits[j]))      of the logits as given: no temperature, penalty or bias
 //
@@ -2127,7 +2127,7 @@ PROLOGUE_C_API prologue_status prologue_logprobs(const prologue_logprobs_params*
 
 #define PROLOGUE_MAX_STEP_GROUPS INT64_C(8)
 
-// The slots of the layers that share a cache layout.
+// Says where the slots are of the layers that have one cache layout.
 typedef struct prologue_end_step_group {
   int64_t* slot_mapping;
   const int32_t* block_table;

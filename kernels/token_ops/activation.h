@@ -1,4 +1,4 @@
-// The activation of an MLP.
+// Computes the activation of an MLP.
 //
 //   gated:      out[t, g, i] = act(x[t, g, i]) * x[t, g, width + i]    (each group of a row is gate, then up: one GEMM computes both)
 //   otherwise:  out[t, g, i] = act(x[t, g, i])
@@ -40,8 +40,8 @@ struct ActivationParams {
   const void* x = nullptr;
   int64_t x_stride = 0;
   void* out = nullptr;
-  float limit = 7.0f;    // clamped_swiglu only
-  float alpha = 1.702f;  // clamped_swiglu only
+  float limit = 7.0f;         // clamped_swiglu only
+  float alpha = 1.702f;       // clamped_swiglu only
   uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 

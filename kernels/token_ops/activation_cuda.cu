@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kMaxThreads = 256;
 
-// blockIdx.x = token, blockIdx.y = a stretch of a group's row, blockIdx.z = group; a thread owns one group of 16 bytes of the output.
+// blockIdx.x is the token, blockIdx.y a range of a group's row, blockIdx.z the group. A thread owns one group of 16 bytes of the output.
 template <class T, Activation KIND, bool GATED>
 __global__ void activation_kernel(const __grid_constant__ ActivationParams p, bool whole) {
   const int64_t column = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * kGroup<T>;

@@ -1,4 +1,4 @@
-// The sum of two arrays of rows: out[t, :] = a[t, :] + b[t, :].
+// Adds two arrays of rows: out[t, :] = a[t, :] + b[t, :].
 //
 //   a    [num_tokens, width] dtype, row stride a_stride
 //   b    [num_tokens, width] dtype, row stride b_stride

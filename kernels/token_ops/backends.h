@@ -1,4 +1,4 @@
-// What is behind the operations on tokens. Internal.
+// Internal functions that the operations on tokens call.
 //   validate        every check of the operation
 //   run_validated   runs a call that validate() accepts; checks nothing
 //   cpu::, cuda::   the backends; the call is valid and not empty

@@ -1,4 +1,4 @@
-// Rows selected by index: the token embedding, and the rows that need logits.
+// Selects rows by index: the token embedding, and the rows that need logits.
 //
 //   out[t, :] = table[indices[t], :] * scale
 //
@@ -36,7 +36,7 @@ struct EmbeddingParams {
   IndexView indices;
   float scale = 1.0f;
   void* out = nullptr;
-  FaultRecord* faults = nullptr;  // null = faults are not recorded
+  FaultRecord* faults = nullptr;    // null = faults are not recorded
   uint8_t* token_faults = nullptr;  // [num_tokens]: a FaultCode is written for each faulty token; null = not wanted
   WeightFormat table_format = WeightFormat::dense;
   bool overlaps = false;      // the launch may begin while the kernels before it in the stream run

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kMaxThreads = 256;
 
-// blockIdx.x = token, blockIdx.y = a stretch of its row; a thread owns one group of 16 bytes.
+// blockIdx.x is the token, blockIdx.y a range of its row. A thread owns one group of 16 bytes.
 template <class T>
 __global__ void embedding_kernel(const __grid_constant__ EmbeddingParams p, bool whole) {
   let_next_kernel_start();

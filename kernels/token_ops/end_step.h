@@ -45,7 +45,7 @@ namespace prologue {
 
 inline constexpr int64_t kMaxStepGroups = 8;
 
-// The slots of the layers that share a cache layout.
+// Says where the slots are of the layers that have one cache layout.
 struct EndStepGroup {
   int64_t* slot_mapping = nullptr;
   const int32_t* block_table = nullptr;

@@ -5,7 +5,7 @@
 
 namespace prologue::cpu {
 
-// A few thousand bytes a step: one thread.
+// A step has only a few thousand bytes here, so one thread is enough.
 Status end_step(const EndStepParams& p, const Execution&) {
   for (int64_t s = 0; s < p.num_seqs; ++s) {
     p.seq_faults[s] = 0;

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 1024;
 
-// By a warp: the code of the first faulty token of sequence s.
+// Returns the code of the first faulty token of sequence s. Called by every thread of a warp.
 __device__ uint8_t first_fault(const EndStepParams& p, int64_t s) {
   const int64_t end = row_at(p, s + 1);
   for (int64_t begin = row_at(p, s); begin < end; begin += 32) {
@@ -21,8 +21,8 @@ __device__ uint8_t first_fault(const EndStepParams& p, int64_t s) {
   return 0;
 }
 
-// One block: faults are cleared when all sequences have read theirs. Its threads share the tokens; a thread advances a sequence.
-// Faults are rare: a warp for each sequence looks for them only if there is one.
+// There is one block: faults are cleared when all sequences have read theirs. The tokens are divided over its threads, and a thread
+// advances a sequence. Faults are rare: a warp for each sequence looks for them only if there is one.
 __global__ void __launch_bounds__(kThreads) end_step_kernel(const __grid_constant__ EndStepParams p) {
   wait_for_previous_kernels();
   bool faulty = false;

@@ -1,4 +1,4 @@
-// One sequence of end_step, for host and device.
+// This file has one sequence of end_step, for host and device.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@
 
 namespace prologue {
 
-// Entry i of cu_seqlens_q.
+// Returns entry i of cu_seqlens_q.
 PROLOGUE_HOST_DEVICE inline int64_t row_at(const EndStepParams& p, int64_t i) {
   const int64_t row = p.cu_seqlens_q[i];
   return row < 0 ? 0 : row > p.num_tokens ? p.num_tokens : row;
 }
 
-// The slot of the token at `position` of sequence s.
+// Returns the slot of the token at `position` of sequence s.
 PROLOGUE_HOST_DEVICE inline int64_t slot_of(const EndStepGroup& group, int64_t s, int32_t position) {
   const uint32_t page_size = static_cast<uint32_t>(group.page_size);
   const uint32_t entry = static_cast<uint32_t>(position) / page_size;
@@ -25,7 +25,7 @@ PROLOGUE_HOST_DEVICE inline int64_t slot_of(const EndStepGroup& group, int64_t s
   return page * group.page_size + offset;
 }
 
-// The next position, wrapping on overflow.
+// Returns the next position, wrapping on overflow.
 PROLOGUE_HOST_DEVICE inline int32_t next_position(int32_t position) {
   return static_cast<int32_t>(static_cast<uint32_t>(position) + 1u);
 }

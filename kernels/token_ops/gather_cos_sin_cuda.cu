@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// blockIdx.x = token; the threads of a block share its pairs.
+// blockIdx.x is the token; its pairs are divided over the threads of a block.
 __global__ void __launch_bounds__(kThreads) gather_cos_sin_kernel(const __grid_constant__ GatherCosSinParams p) {
   const int64_t t = blockIdx.x;
   const bool identity = gathers_identity(p, t);

@@ -1,4 +1,4 @@
-// One token of gather_cos_sin, for host and device.
+// This file has one token of gather_cos_sin, for host and device.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ PROLOGUE_HOST_DEVICE inline bool gathers_identity(const GatherCosSinParams& p, i
   return !decide_position(facts, p.past_table).rotated;
 }
 
-// Pair i of token t.
+// Gathers pair i of token t.
 PROLOGUE_HOST_DEVICE inline void gather_pair(const GatherCosSinParams& p, int64_t t, int64_t i, bool identity) {
   int64_t axis = p.pair_axis == nullptr ? 0 : p.pair_axis[i];
   if (axis >= p.num_axes) axis = 0;

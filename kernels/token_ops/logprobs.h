@@ -1,4 +1,4 @@
-// The log-probabilities of a step: of one given token of each row, and of the most likely ones.
+// Computes the log-probabilities of a step: of one given token of each row, and of the most likely ones.
 //
 //   logprob(i) = logits[i] - log(sum_j exp(logits[j]))      of the logits as given: no temperature, penalty or bias
 //

@@ -14,7 +14,7 @@ void row_logprobs(const LogprobsParams& p, int64_t r) {
   float* logprobs = p.logprobs + r * (p.top + 1);
   int32_t* ids = p.ids + r * (p.top + 1);
 
-  // The rank keys of the first tokens, sorted; of one where none is wanted: the sum needs the largest logit.
+  // Holds the rank keys of the first tokens, sorted. It holds one even if none is wanted: the sum needs the largest logit.
   uint64_t first[kMaxTopLogprobs] = {};
   const int64_t wanted = std::max<int64_t>(p.top, 1);
   for (int32_t token = 0; token < vocab_size; ++token) {

@@ -24,7 +24,7 @@ struct Shared {
   uint64_t result;
 };
 
-// All threads get the result.
+// Returns the result to all threads.
 template <class Combine>
 __device__ uint64_t reduce(Shared& shared, uint64_t value, const Combine& combine) {
   const uint64_t result = ReduceWords(shared.words).Reduce(value, combine);
@@ -33,7 +33,7 @@ __device__ uint64_t reduce(Shared& shared, uint64_t value, const Combine& combin
   return shared.result;
 }
 
-// One block per row; thread t has the tokens t, t + kThreads, ... and the best of them that has not been taken yet.
+// There is one block per row; thread t has the tokens t, t + kThreads, ... and the best of them that has not been taken yet.
 __global__ void __launch_bounds__(kThreads) logprobs_kernel(const __grid_constant__ LogprobsParams p) {
   __shared__ Shared shared;
   const float* logits = p.logits + static_cast<int64_t>(blockIdx.x) * p.logits_stride;
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads) logprobs_kernel(const __grid_constan
     const int32_t token = taken == 0 ? -1 : ranked_token(taken);
     if (thread == 0) write(i, token);
     if (taken == 0) continue;
-    // The warp of the thread that had it finds that thread's next one.
+    // The warp of the thread that had the token finds that thread's next one.
     const int owner = token % kThreads;
     if (thread / 32 != owner / 32) continue;
     uint64_t next = 0;

@@ -15,7 +15,7 @@ PROLOGUE_HOST_DEVICE inline float ranked_logit(float logit) { return logit == lo
 
 PROLOGUE_HOST_DEVICE inline uint64_t logprob_rank_key(float logit, int32_t token) { return rank_key(ranked_logit(logit), token); }
 
-// exp(logit - largest) in units of 2^-40.
+// Returns exp(logit - largest) as a multiple of 2^-40.
 PROLOGUE_HOST_DEVICE inline uint64_t logprob_mass(float logit, float largest) {
   return probability_mass(scaled_logit(ranked_logit(logit), largest, 1.0f));
 }

@@ -1,4 +1,4 @@
-// RMSNorm or LayerNorm over rows, with the residual addition that precedes it in a decoder layer.
+// Computes RMSNorm or LayerNorm over rows, with the residual addition that precedes it in a decoder layer.
 //
 //   residual given:  residual[t, :] += x[t, :]     (float32 sum, rounded once to dtype; the rounded value is normalised)
 //                    r = residual[t, :]

@@ -13,7 +13,7 @@ constexpr int64_t kSerialElements = 1 << 15;  // below this, starting threads co
 constexpr int64_t kBlock = 512;               // channels that are float32 at a time
 constexpr int kLanes = 16;
 
-// A sum of terms in a fixed order: that of channel i goes to partial sum i % kLanes, then the partial sums are added in pairs.
+// Adds terms in a fixed order: that of channel i goes to partial sum i % kLanes, then the partial sums are added in pairs.
 class RowSum {
  public:
   // `count` is a multiple of kLanes except for a row's last block.

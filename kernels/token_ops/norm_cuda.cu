@@ -11,7 +11,8 @@ namespace {
 constexpr int kMaxThreads = 512;
 constexpr int kHeldGroups = 4;  // groups of a thread that stay in registers between the sums and the store
 
-// The same for every thread, added in an order that depends only on blockDim. `warp_sums`: of this call alone.
+// Returns the same sum to every thread of the block, added in an order that depends only on blockDim. `warp_sums` is used by this call
+// only.
 __device__ inline float block_sum(float value, float (&warp_sums)[kMaxThreads / 32]) {
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
@@ -22,7 +23,7 @@ __device__ inline float block_sum(float value, float (&warp_sums)[kMaxThreads / 
   return sum;
 }
 
-// A group of weights of either type; `missing` where there are none.
+// Holds a group of weights of either type. They are `missing` if there are none.
 template <class T>
 struct GroupOfWeights {
   float values[kGroup<T>];
@@ -47,8 +48,8 @@ __device__ inline GroupOfWeights<T> load_weights(const NormParams& p, const void
   return group;
 }
 
-// One block per row; a thread owns the groups threadIdx.x, threadIdx.x + blockDim.x, ... of 16 bytes. The block size is a
-// function of only the width, so a row's sums have the same order in every batch. PLAIN: an rms norm with a weight of type T and no
+// There is one block per row; a thread owns the groups threadIdx.x, threadIdx.x + blockDim.x, ... of 16 bytes. The block size
+// is a function of only the width, so a row's sums have the same order in every batch. PLAIN: an rms norm with a weight of type T and no
 // bias, the norm of most models.
 template <class T, bool PLAIN>
 __global__ void norm_kernel(const __grid_constant__ NormParams p, bool whole) {

@@ -1,4 +1,4 @@
-// Philox4x32-10, the counter-based random number generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
+// This file has Philox4x32-10, the counter-based random number generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
 // (SC 2011): a pure function of a 64-bit key and a 128-bit counter. Written once for host and device.
 #pragma once
 
@@ -12,7 +12,7 @@ struct Philox4x32 {
   uint32_t words[4];
 };
 
-// Both words in memory order: key 0 and counter 0 are the low ones.
+// Returns four random words. Keys and counters are in memory order: key 0 and counter 0 are the low words.
 PROLOGUE_HOST_DEVICE inline Philox4x32 philox4x32_10(uint32_t key0, uint32_t key1, uint32_t counter0, uint32_t counter1,
                                                      uint32_t counter2, uint32_t counter3) {
   for (int round = 0; round < 10; ++round) {

@@ -60,8 +60,8 @@ Largest largest(const Logits& logits) {
   return best;
 }
 
-// The rank key of the last token of the shortest prefix (of the tokens with a rank key of at least `floor`) whose weights sum
-// to target(the sum of all). The logit is found digit by digit with histograms, without sorting; then the id among equals.
+// Returns the rank key of the last token of the shortest prefix (of the tokens with a rank key of at least `floor`) whose weights sum to
+// target(the sum of all). The logit is found digit by digit with histograms, without sorting; then the id among equals.
 template <class Weight, class Target>
 uint64_t prefix_end(const Logits& logits, uint64_t floor, const Weight& weight, const Target& target) {
   constexpr int kDigitBits = 11;

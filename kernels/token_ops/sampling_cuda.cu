@@ -34,7 +34,7 @@ using ReduceWords = cub::BlockReduce<uint64_t, kThreads>;
 using ReduceCandidates = cub::BlockReduce<Candidate, kThreads>;
 using ScanWords = cub::BlockScan<uint64_t, kThreads, cub::BLOCK_SCAN_WARP_SCANS>;
 
-// The blocks that share the tokens of a row: a cluster, or one.
+// The tokens of a row are divided over these blocks: a cluster, or one block.
 struct Parts {
   int count;
   int rank;
@@ -46,7 +46,7 @@ struct Parts {
       __syncthreads();
     }
   }
-  // What `shared` is in the block of that rank.
+  // Returns what `shared` holds in the block of that rank.
   template <class T>
   __device__ T of(T& shared, int other) const {
     return count > 1 ? *in_block_of_cluster(&shared, static_cast<uint32_t>(other)) : shared;
@@ -180,13 +180,13 @@ __device__ uint64_t cut(Shared& shared, const Row& row, int limit, float top_p) 
   return key > row.lowest ? key : row.lowest;
 }
 
-// By one thread, when all have read the counts for the last time.
+// Called by one thread, when all have read the counts for the last time.
 __device__ void finish(const SamplingParams& p, int64_t index, const SamplingRow& request, int32_t token) {
   p.tokens[index] = token;
   if (request.counts != nullptr) request.counts[token] = counted(request.counts[token]);
 }
 
-// A block or a cluster of several for each row; its threads stride over the tokens.
+// Each row has a block or a cluster of several; their threads stride over its tokens.
 __global__ void __launch_bounds__(kThreads) sample_kernel(const __grid_constant__ SamplingParams p, int num_parts) {
   Shared& shared = *dynamic_shared<Shared>();
   const Parts parts = {num_parts, num_parts > 1 ? static_cast<int>(cluster_rank()) : 0};

@@ -1,5 +1,5 @@
-// What every backend of `sample` computes for one token: its adjusted logit, its rank, its share of the probability, its random
-// number and its score. Written once, so that all backends choose the same token from the same logits. Values outside their range
+// This file has what every backend of `sample` computes for one token: its adjusted logit, its rank, its part of the probability, its
+// random number and its score. Written once, so that all backends choose the same token from the same logits. Values outside their range
 // have the meaning that sampling.h states.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace prologue {
 
-// What a row adds to its logits. Null pointers: nothing.
+// Holds what a row adds to its logits. A null pointer adds nothing.
 struct Adjustments {
   const float* bias;
   const int32_t* counts;  // null, too, if all penalties are off
@@ -55,7 +55,7 @@ PROLOGUE_HOST_DEVICE inline int32_t counted(int32_t count) {
   return before > INT32_MAX - 2 ? before : before + 2;
 }
 
-// Larger for larger logits; NaN comes last (0) and both zeros are equal.
+// Returns a key that is larger for larger logits. NaN comes last (0) and both zeros are equal.
 PROLOGUE_HOST_DEVICE inline uint32_t logit_key(float logit) {
   const float canonical = logit + 0.0f;  // -0 becomes +0
   int32_t bits;
@@ -64,32 +64,32 @@ PROLOGUE_HOST_DEVICE inline uint32_t logit_key(float logit) {
   return logit == logit ? key : 0;
 }
 
-// The order (logit descending, id ascending) as one number: a token comes before another when its rank key is larger.
+// Returns the order (logit descending, id ascending) as one number: a token comes before another if its rank key is larger.
 PROLOGUE_HOST_DEVICE inline uint64_t rank_key(float logit, int32_t token) {
   return (static_cast<uint64_t>(logit_key(logit)) << 32) | static_cast<uint32_t>(~token);
 }
 
-// The token of a rank key.
+// Returns the token of a rank key.
 PROLOGUE_HOST_DEVICE inline int32_t ranked_token(uint64_t key) { return static_cast<int32_t>(~static_cast<uint32_t>(key)); }
 
 PROLOGUE_HOST_DEVICE inline bool is_greedy(const SamplingRow& row) { return !(row.temperature > 0.0f); }
 
-// (logit - largest) / temperature, at most 0; what is not a number counts as -infinity.
+// Returns (logit - largest) / temperature, at most 0. What is not a number counts as -infinity.
 PROLOGUE_HOST_DEVICE inline float scaled_logit(float logit, float largest, float temperature) {
   if (logit == largest) return 0.0f;
   const float scaled = (logit - largest) / temperature;
   return scaled <= 0.0f ? scaled : -INFINITY;
 }
 
-// p / max(p).
+// Returns p / max(p).
 PROLOGUE_HOST_DEVICE inline float relative_probability(float scaled) { return exp_f32(scaled); }
 
-// p / max(p) in units of 2^-40, rounded down: sums of these do not depend on their order.
+// Returns p / max(p) as a multiple of 2^-40, rounded down: sums of these do not depend on their order.
 PROLOGUE_HOST_DEVICE inline uint64_t probability_mass(float scaled) {
   return static_cast<uint64_t>(relative_probability(scaled) * 1099511627776.0f);
 }
 
-// The mass that a prefix must reach for top_p, of the `total` mass of the tokens that are left.
+// Returns the mass that a prefix must reach for top_p, of the `total` mass of the tokens that are left.
 PROLOGUE_HOST_DEVICE inline uint64_t top_p_target(uint64_t total, float top_p) {
   if (!(top_p > 0.0f)) return 1;
   const uint64_t target = static_cast<uint64_t>(ceil(static_cast<double>(top_p) * static_cast<double>(total)));
@@ -100,7 +100,7 @@ PROLOGUE_HOST_DEVICE inline bool passes_min_p(float scaled, float min_p) {
   return !(min_p > 0.0f) || relative_probability(scaled) >= (min_p < 1.0f ? min_p : 1.0f);
 }
 
-// The random word of a token.
+// Returns the random word of a token.
 PROLOGUE_HOST_DEVICE inline uint32_t token_random(const SamplingRow& row, int32_t token) {
   const uint64_t position = static_cast<uint64_t>(row.position);
   return philox4x32_10(static_cast<uint32_t>(row.seed), static_cast<uint32_t>(row.seed >> 32), static_cast<uint32_t>(position),
@@ -108,8 +108,8 @@ PROLOGUE_HOST_DEVICE inline uint32_t token_random(const SamplingRow& row, int32_
       .words[0];
 }
 
-// The score whose argmax is the choice: scaled - log(-log(u)), u = (random + 1/2) 2^-32. In float64, because with u near 1 the
-// last bits decide between improbable tokens.
+// Returns the score whose argmax is the choice: scaled - log(-log(u)), u = (random + 1/2) 2^-32. In float64, because with u near 1 the last
+// bits decide between improbable tokens.
 PROLOGUE_HOST_DEVICE inline double gumbel_score(float scaled, uint32_t random) {
   const double u = (static_cast<double>(random) + 0.5) * 2.3283064365386962890625e-10;
   return static_cast<double>(scaled) - log(-log(u));

@@ -1,4 +1,4 @@
-// The last step on logits of some models: a factor (Cohere's logit_scale), a soft cap (Gemma 2), or both.
+// Does the last step on the logits of some models: a factor (Cohere's logit_scale), a soft cap (Gemma 2), or both.
 //
 //   soft_cap > 0:  out[r, i] = soft_cap * tanh(x[r, i] * (scale / soft_cap))
 //   soft_cap = 0:  out[r, i] = x[r, i] * scale

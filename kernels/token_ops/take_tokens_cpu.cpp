@@ -2,7 +2,7 @@
 
 namespace prologue::cpu {
 
-// A few thousand ids a step: one thread.
+// A step has only a few thousand ids, so one thread is enough.
 Status take_tokens(const TakeTokensParams& p, const Execution&) {
   for (int64_t t = 0; t < p.num_tokens; ++t) {
     const int32_t from = p.from[t];

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A thread per token.
+// There is a thread per token.
 __global__ void __launch_bounds__(kThreads) take_tokens_kernel(const __grid_constant__ TakeTokensParams p) {
   const int64_t t = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (t >= p.num_tokens) return;
