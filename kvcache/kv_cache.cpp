@@ -21,7 +21,7 @@ Status check_tokens(const TokenSpan& tokens) {
   return {};
 }
 
-// Room for `extra` more elements, so that adding them cannot fail. Grows as push_back does.
+// Reserves room for `extra` more elements, so that adding them cannot fail. Grows as push_back does.
 template <class T>
 void make_capacity(std::vector<T>& vector, size_t extra) {
   if (vector.capacity() - vector.size() < extra) vector.reserve(std::max(vector.size() + extra, 2 * vector.capacity()));
@@ -88,7 +88,7 @@ Result<const KvCache::Table*> KvCache::find_table(SequenceId sequence, int64_t g
   return &entry->tables[static_cast<size_t>(group)];
 }
 
-// A slot with empty tables; it stays unused until use().
+// Returns a slot with empty tables; it stays unused until use().
 Result<int32_t> KvCache::unused_slot() {
   if (first_unused_ >= 0) return first_unused_;
   return catch_out_of_memory([&]() -> Result<int32_t> {
@@ -201,7 +201,7 @@ void KvCache::cut(Sequence& sequence, int64_t num_pages) {
 
 // ---- Growth
 
-// The first page that a token at position `length` or later sees or is in.
+// Returns the first page that a token at position `length` or later sees or is in.
 int64_t KvCache::first_page_in_reach(const Group& group, int64_t length) const {
   return group.window == 0 ? 0 : std::max<int64_t>(0, length - group.window + 1) / page_size_;
 }
@@ -213,7 +213,7 @@ bool KvCache::must_copy_last_page(const Group& group, const Table& table, int64_
   return group.pool.count(page) > 1 || group.pool.node(page) >= 0;
 }
 
-// Pages that reserve() finds for a sequence of this length: those that are free or cached, and those that it gives back first.
+// Returns the pages that reserve() finds for a sequence of this length: those that are free or cached, and those that it gives back first.
 int64_t KvCache::pages_to_take(const Group& group, const Table& table, int64_t length) const {
   int64_t count = group.pool.num_available();
   for (int64_t i = table.num_given_back; i < first_page_in_reach(group, length); ++i) {

@@ -1,4 +1,4 @@
-// The pages of each sequence: which page holds which token. Host bookkeeping only; the memory itself is KvStorage. A step's
+// A KvCache has the pages of each sequence: which page holds which token. It does only host bookkeeping; the memory itself is KvStorage. A step's
 // block_table and slot_mapping arrays are made from this class.
 //
 // One owner uses it, from one thread at a time: nothing here locks.
@@ -26,8 +26,8 @@ using SequenceId = int64_t;
 
 inline constexpr int64_t kMaxKvGroups = 16;
 
-// A layer group: the layers with the same window. Each group has page numbers of its own, 0 .. num_pages - 1, and each sequence
-// has one block table for each group.
+// A layer group is the layers with the same window. Each group has page numbers of its own, 0 .. num_pages - 1, and each sequence has one
+// block table for each group.
 struct KvGroup {
   int64_t num_pages = 0;
   int64_t window = 0;  // the tokens that a token sees, its own included; 0 = all before it, and its own
@@ -40,7 +40,7 @@ struct KvCacheConfig {
   // true: reserve() and append() give pages back that are out of a window only if there are no others. Then a caller that inserts late, and
   // calls release_out_of_window() after that, loses no prefix.
   bool keep_until_released = false;
-  uint64_t format_key = 0;      // how K and V are stored; mixed into every extra key
+  uint64_t format_key = 0;  // how K and V are stored; mixed into every extra key
 };
 
 // A page of `group` to be copied in the memory of all the group's layers: K, V and their scales. Page `to` may have been the
@@ -51,8 +51,8 @@ struct PageCopy {
   int32_t to = 0;
 };
 
-// The tokens of a sequence from position 0 on. Not owned. Made from a std::vector<int32_t>, a std::span<const int32_t>, or the
-// like.
+// Refers to the tokens of a sequence from position 0 on, without owning them. It is made from a std::vector<int32_t>, a
+// std::span<const int32_t>, or the like.
 struct TokenSpan {
   const int32_t* data = nullptr;
   int64_t size = 0;
@@ -91,21 +91,21 @@ class PROLOGUE_API KvCache {
   // invalid_argument: page_size is not in 1..2^31 - 1, there are no or too many groups, a group's window is
   // negative, or its num_pages is not in 0..2^31 - 1.
   static Result<KvCache> create(const KvCacheConfig& config);
-  // One group whose layers see all tokens.
+  // Creates a cache with one group, whose layers see all tokens.
   static Result<KvCache> create(int64_t num_pages, int64_t page_size);
 
   int64_t page_size() const { return page_size_; }
   int64_t num_groups() const { return static_cast<int64_t>(groups_.size()); }
-  // The number of pages that num_tokens >= 0 tokens need; the last page may be partly filled.
+  // Returns the number of pages that num_tokens >= 0 tokens need; the last page may be partly filled.
   int64_t pages_for(int64_t num_tokens) const { return num_tokens / page_size_ + (num_tokens % page_size_ > 0 ? 1 : 0); }
-  // Of a group that does not exist: 0.
+  // These return 0 for a group that does not exist.
   int64_t num_pages(int64_t group = 0) const { return exists(group) ? pool(group).num_pages() : 0; }
   int64_t num_free_pages(int64_t group = 0) const { return exists(group) ? pool(group).num_free() : 0; }
   int64_t num_available_pages(int64_t group = 0) const {
     return exists(group) ? pool(group).num_available() : 0;
   }  // free or cached
 
-  // The window of a group, 0 = its layers see all; of a group that does not exist: 0.
+  // Returns the window of a group. It is 0 if its layers see all tokens, or if the group does not exist.
   int64_t window(int64_t group = 0) const { return exists(group) ? groups_[static_cast<size_t>(group)].window : 0; }
 
   // ---- Prefix reuse: match, lock (add_sequence), insert, evict
@@ -114,9 +114,9 @@ class PROLOGUE_API KvCache {
     int64_t num_tokens = 0;  // a multiple of the page size
     int32_t node = -1;       // of the index, until the cache changes; -1 if num_tokens is 0
   };
-  // The longest prefix of `tokens` that a new sequence could start with: every group whose layers see all has all its pages,
-  // and every group with a window has the last one, and those that the next token sees. Only sequences with this extra_key
-  // count. Changes nothing, counts nothing.
+  // Returns the longest prefix of `tokens` that a new sequence could start with: every group whose layers see all has all its pages, and
+  // every group with a window has the last one, and those that the next token sees. Only sequences with this extra_key count. Changes
+  // nothing, counts nothing.
   //   extra_key: what K and V depend on besides the tokens, as one number: the rope set that is pinned, an adapter, images.
   Match match(TokenSpan tokens, uint64_t extra_key = 0) const;
 
@@ -150,7 +150,7 @@ class PROLOGUE_API KvCache {
   // resource_exhausted: a group has not enough free, cached or given back pages; callers should expect this and handle it.
   // invalid_argument: num_tokens is negative.
   Status reserve(SequenceId sequence, int64_t num_tokens);
-  // The same in the groups whose layers see all only: a long prompt never needs all its pages in the others at once.
+  // Does the same only in the groups whose layers see all tokens: a long prompt never needs all its pages in the others at once.
   Status reserve_without_window(SequenceId sequence, int64_t num_tokens);
   // How many tokens append() could add now: pages that are reserved, free, cached, or given back by it, in every group.
   Result<int64_t> room(SequenceId sequence) const;
@@ -169,24 +169,25 @@ class PROLOGUE_API KvCache {
   // step this lets other sequences have them earlier. Tokens of the last append() can then no longer be taken off if that moves
   // the window back.
   Status release_out_of_window(SequenceId sequence);
-  // Only those that no token from `position` on can see, if that is less than length(). invalid_argument: it is negative.
+  // Releases only those that no token from `position` on can see, if that is less than length(). invalid_argument: it is negative.
   Status release_out_of_window(SequenceId sequence, int64_t position);
   // Removes the sequence. Its pages that are in the prefix index are cached from now on, the last ones to be evicted first; the
   // others are free.
   Status free(SequenceId sequence);
 
-  // The copies that must be made before the next step writes, in this order. The list grows until clear_copies().
+  // Returns the copies that must be made before the next step writes, in this order. The list grows until clear_copies().
   const std::vector<PageCopy>& copies() const { return copies_; }
   void clear_copies() { copies_.clear(); }
 
   // ---- What a step needs
 
   Result<int64_t> length(SequenceId sequence) const;
-  // The tokens that have slots in every group; not below length().
+  // Returns the tokens that have slots in every group. That is not less than length().
   Result<int64_t> num_reserved(SequenceId sequence) const;
-  // The sequence's pages in order; -1: given back, out of the window. The pointer is valid until the sequence is freed.
+  // Returns the sequence's pages in order. A page is -1 if it was given back, out of the window. The pointer is valid until the sequence is
+  // freed.
   Result<const std::vector<int32_t>*> pages(SequenceId sequence, int64_t group = 0) const;
-  // The slot of the token at `position`: page * page_size + offset. invalid_argument: the position is negative, outside the
+  // Returns the slot of the token at `position`: page * page_size + offset. invalid_argument: the position is negative, outside the
   // reserved pages, or in a page that was given back.
   Result<int64_t> slot(SequenceId sequence, int64_t position, int64_t group = 0) const;
 
@@ -207,13 +208,13 @@ class PROLOGUE_API KvCache {
     std::vector<int32_t> pages;
     int64_t num_given_back = 0;  // the first pages: -1
   };
-  // The sequence of a slot of the list. A freed slot is used again, under another id.
+  // A sequence uses one slot of the list. A freed slot is used again, under another id.
   struct Sequence {
     std::vector<Table> tables;  // one for each group
     int64_t length = 0;
-    int64_t num_indexed = 0;  // full pages whose way down the index is known
+    int64_t num_indexed = 0;  // full pages whose path in the index is known
     uint64_t extra_key = 0;
-    int32_t node = -1;  // the end of that way, held; -1: not in the index yet
+    int32_t node = -1;  // the end of that path, held; -1: not in the index yet
     int32_t generation = 0;
     int32_t next_unused = -1;
     bool used = false;

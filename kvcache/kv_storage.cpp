@@ -19,7 +19,7 @@ int64_t pages_of(const KvStorageConfig& c, int64_t group) {
   return c.pages_of_group.empty() ? c.num_pages : c.pages_of_group[static_cast<size_t>(group)];
 }
 
-// K, V, the scales of K, the scales of V: what a page takes of each in one layer.
+// Says what a page takes in one layer: of K, V, the scales of K and the scales of V.
 struct PageBytes {
   int64_t k, v, k_scale, v_scale;
 
@@ -104,7 +104,7 @@ Result<int64_t> storage_bytes(const KvStorageConfig& c) {
   return bytes;
 }
 
-// `scale`: at 16 bytes.
+// `scale` is aligned to 16 bytes.
 PagedHeads side_at(const KvStorageConfig& c, const KvFormat& format, int64_t head_dim, unsigned char* data,
                    unsigned char* scale) {
   PagedHeads side;
@@ -119,9 +119,9 @@ PagedHeads side_at(const KvStorageConfig& c, const KvFormat& format, int64_t hea
   return side;
 }
 
-// The pages of a group with a window that max_seqs sequences can hold. One with n new tokens has w - 1 + n tokens that follow one
-// another, so at most (w + n + page_size - 3) / page_size + 1 pages, which is at most (w + page_size - 2) / page_size + 2 +
-// (n - 1) / page_size; and all n together are at most max_step_tokens.
+// Returns the pages of a group with a window that max_seqs sequences can hold. One with n new tokens has w - 1 + n tokens that follow one
+// another, so at most (w + n + page_size - 3) / page_size + 1 pages, which is at most (w + page_size - 2) / page_size + 2 + (n - 1) /
+// page_size; and all n together are at most max_step_tokens.
 int64_t pages_in_windows(int64_t window, int64_t page_size, const KvSizing& sizing) {
   return sizing.max_seqs * ((window + page_size - 2) / page_size + 2) + sizing.max_step_tokens / page_size;
 }
@@ -132,7 +132,7 @@ Result<KvStorage> KvStorage::create(const KvStorageConfig& config, Device device
   return catch_out_of_memory([&]() -> Result<KvStorage> {
     PROLOGUE_ASSIGN_OR_RETURN(const int64_t num_bytes, storage_bytes(config));
     KvStorage storage;
-    // First: an absurd num_layers ends here. Small pages: a few tokens take a little of each layer.
+    // This comes first, so that an absurd num_layers ends here. Small pages: a few tokens take a little of each layer.
     PROLOGUE_ASSIGN_OR_RETURN(storage.memory_, Buffer::allocate(device, num_bytes, HostPages::small));
     storage.config_ = config;
     storage.layer_offsets_.resize(static_cast<size_t>(config.num_layers));

@@ -1,6 +1,6 @@
-// The memory of a paged KV cache: for every layer one K and one V tensor [num_pages, page_size, num_kv_heads, head_dim] (NHD) of
-// K's and V's type; V may have a head_dim of its own. Quantised types also have computed scales for each token and head:
-// [num_pages, page_size, num_kv_heads, scales_of_head] float32 for each of K and V. num_pages is that of the layer's group.
+// Owns the memory of a paged KV cache: for every layer one K and one V tensor [num_pages, page_size, num_kv_heads, head_dim] (NHD) of K's
+// and V's type; V may have a head_dim of its own. Quantised types also have computed scales for each token and head: [num_pages, page_size,
+// num_kv_heads, scales_of_head] float32 for each of K and V. num_pages is that of the layer's group.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct KvStorageConfig {
   int64_t head_dim = 0;
   DType k_type = DType::f32;
   DType v_type = DType::unset;  // unset: that of K
-  // Layer groups, as in KvCacheConfig. Empty: all layers are in group 0.
+  // The layer groups are as in KvCacheConfig. If this is empty, all layers are in group 0.
   std::vector<int32_t> group_of_layer = {};  // [num_layers]
   std::vector<int64_t> pages_of_group = {};  // [number of groups]; empty: one group of num_pages
   int64_t v_head_dim = 0;                    // 0: head_dim
@@ -41,7 +41,7 @@ struct KvStorageConfig {
   }
 
   static KvFormat format_of(DType type) { return {type, dtype_is_quantized(type) ? KvScaling::token_head : KvScaling::none}; }
-  // Of one token, with its scales.
+  // Returns the bytes of one token's head, with its scales.
   static int64_t bytes_per_head(const KvFormat& format, int64_t head_dim) {
     return head_dim * dtype_bits(format.type) / 8 + scales_of_head(format) * 4;
   }
@@ -58,7 +58,7 @@ class PROLOGUE_API KvStorage {
 
   const KvStorageConfig& config() const { return config_; }
   const Buffer& memory() const { return memory_; }
-  // The cache of layer `index`. Outside 0 .. num_layers - 1 the view is empty; every operation returns an error for it.
+  // Returns the cache of layer `index`. Outside 0 .. num_layers - 1 the view is empty; every operation returns an error for it.
   PagedKvView layer(int64_t index) const;
 
   // Copies pages in every layer of their group, K, V and the scales of both, in order and in stream order. It does not wait.
@@ -80,17 +80,15 @@ struct KvSizing {
   int64_t max_step_tokens = 0;   // tokens of a step, of all sequences together
 };
 
-// The pages of each group whose storage takes at most num_bytes: pages_of_group for `config`, whose num_pages and
-// pages_of_group are not read. Groups that see all get the same number P, the largest that fits. A group with a window gets
-// min(P, what max_seqs sequences with max_step_tokens new tokens can hold in it at most), provided that pages are given back
-// after each step (KvCache::release_out_of_window). If all groups have windows, P is not larger than they need.
-// invalid_argument: as KvStorage::create, windows do not have one entry for each group or are negative, max_seqs or
-// max_step_tokens is below 1, or one of these is above 2^31 - 1.
+// Returns the pages of each group whose storage takes at most num_bytes: pages_of_group for `config`, whose num_pages and pages_of_group
+// are not read. Groups that see all get the same number P, the largest that fits. A group with a window gets min(P, what max_seqs sequences
+// with max_step_tokens new tokens can hold in it at most), provided that pages are given back after each step
+// (KvCache::release_out_of_window). If all groups have windows, P is not larger than they need. invalid_argument: as KvStorage::create,
+// windows do not have one entry for each group or are negative, max_seqs or max_step_tokens is below 1, or one of these is above 2^31 - 1.
 // resource_exhausted: not one page of each group fits; the message says how many bytes that would take.
 PROLOGUE_API Result<std::vector<int64_t>> pages_that_fit(const KvStorageConfig& config, const KvSizing& sizing,
                                                          int64_t num_bytes);
-// That fraction of what can still be allocated on the device (available_bytes). invalid_argument: it is not above 0 and at most
-// 1.
+// Returns that fraction of what can still be allocated on the device (available_bytes). invalid_argument: it is not above 0 and at most 1.
 PROLOGUE_API Result<int64_t> fraction_of_free_memory(double fraction, Device device);
 
 }  // namespace prologue

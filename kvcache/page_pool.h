@@ -1,6 +1,5 @@
-// The page numbers of a paged KV cache: a reference count for each, a list of the free ones, and a list of the cached ones in
-// the order of their last use. It does not know the memory, the sequences or the tokens. One owner uses it, from one thread at
-// a time.
+// A PagePool has the page numbers of a paged KV cache: a reference count for each, a list of the free ones, and a list of the cached ones
+// in the order of their last use. It does not know the memory, the sequences or the tokens. One owner uses it, from one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +29,7 @@ class PROLOGUE_API PagePool {
   int64_t num_shared() const { return num_shared_; }                  // count above 1
   int64_t num_evictions() const { return num_evictions_; }            // since create()
 
-  // Of a page that does not exist: 0 and -1.
+  // These return 0 and -1 for a page that does not exist.
   int32_t count(int32_t page) const { return exists(page) ? at(page).count : 0; }
   int32_t node(int32_t page) const { return exists(page) ? at(page).node : -1; }
 
@@ -38,9 +37,8 @@ class PROLOGUE_API PagePool {
     int32_t page = -1;
     int32_t evicted_node = -1;  // the node that had the page until now; the caller removes the page from it
   };
-  // A page with count 1 and no node: the free page that was freed last (its contents may be in a cache), else the cached page
-  // whose last use is longest ago, which is evicted. page = -1: all pages are referenced. Callers should expect this and handle
-  // it.
+  // Returns a page with count 1 and no node: the free page that was freed last (its contents may be in a cache), else the cached page whose
+  // last use is longest ago, which is evicted. page = -1: all pages are referenced. Callers should expect this and handle it.
   Taken allocate();
   // Adds one to the count. invalid_argument: the page does not exist or is free.
   Status acquire(int32_t page);

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kFirstBuckets = 64;
 
-// SplitMix64's last step: one to one.
+// This is SplitMix64's last step. It is one to one.
 uint64_t mixed(uint64_t z) {
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
@@ -19,7 +19,7 @@ uint64_t mixed(uint64_t z) {
 
 }  // namespace
 
-// One to one, so that roots with the same hash have the same key.
+// The hash is one to one, so roots with the same hash have the same key.
 uint64_t PrefixIndex::root_hash(uint64_t key) const { return mixed(key ^ seed_); }
 
 uint64_t PrefixIndex::hash_after(int32_t parent, const int32_t* tokens) const {

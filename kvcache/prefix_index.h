@@ -1,5 +1,5 @@
-// The prefix index of a KvCache: which full pages of tokens have been computed, and which page numbers hold them. KvCache keeps
-// it; most readers need only that. One owner uses it, from one thread at a time.
+// A PrefixIndex says which full pages of tokens of a KvCache have been computed, and which page numbers hold them. KvCache keeps it; most
+// readers need only that. One owner uses it, from one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace prologue {
 
-// A tree. A root stands for an extra key: sequences with different keys never share anything. Every other node stands for one
-// full page of tokens after those of its parent, so the path from the root is a prefix. A node has a page number of each layer
-// group, or -1 if that group's page was evicted or never had a place here.
+// The index is a tree. A root stands for an extra key: sequences with different keys never use the same pages. Every other node stands for
+// one full page of tokens after those of its parent, so the path from the root is a prefix. A node has a page number of each layer group,
+// or -1 if that group's page was evicted or was never in the index.
 //
-// Nodes are numbers >= 0. A node lives as long as it has a page, a child, or a holder (hold()); what is left without any of
-// them is removed, and then its parents are looked at in the same way. Nodes are found through a hash table, and found nodes
-// are compared: the parent and all tokens must be equal, so equal hashes of different tokens do no harm.
+// Nodes are numbers >= 0. A node lives as long as it has a page, a child, or a holder (hold()). What is left without any of them is
+// removed, and then its parents are looked at in the same way. Nodes are found through a hash table, and found nodes are compared: the
+// parent and all tokens must be equal, so equal hashes of different tokens do no harm.
 class PROLOGUE_API PrefixIndex {
  public:
   PrefixIndex() = default;  // finds nothing
@@ -25,15 +25,15 @@ class PROLOGUE_API PrefixIndex {
 
   int64_t num_nodes() const { return num_nodes_; }
 
-  // The root of `key`, or -1.
+  // Returns the root of `key`, or -1.
   int32_t find_root(uint64_t key) const;
-  // The root of `key`, which is added if it is missing. Hold it: a root that is left alone stays. resource_exhausted: no memory.
+  // Returns the root of `key`, which is added if it is missing. Hold it: a root that is left alone stays. resource_exhausted: no memory.
   Result<int32_t> find_or_add_root(uint64_t key);
 
-  // The hash of a page of tokens [page_size] after those of `parent`.
+  // Returns the hash of a page of tokens [page_size] after those of `parent`.
   uint64_t hash_after(int32_t parent, const int32_t* tokens) const;
-  // The child of `parent` with these tokens [page_size], or -1. `hash`: that of hash_after(); any other function of the parent
-  // and the tokens works too.
+  // Returns the child of `parent` with these tokens [page_size], or -1. `hash`: that of hash_after(); any other function of the parent and
+  // the tokens works too.
   int32_t find(int32_t parent, uint64_t hash, const int32_t* tokens) const;
   // As find(), but a missing node is added, without pages. Hold it or give it a page. resource_exhausted: no memory; nothing
   // has changed.
@@ -47,7 +47,7 @@ class PROLOGUE_API PrefixIndex {
 
   // A holder keeps a node alive without having a page of it.
   void hold(int32_t node) { ++at(node).num_users; }
-  // One holder less; the node may be removed.
+  // Removes one holder; the node may be removed.
   void let_go(int32_t node);
 
   // Calls visit(node) for every node, in no particular order.
