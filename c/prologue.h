@@ -1657,7 +1657,7 @@ PROLOGUE_C_API prologue_status prologue_qkv_prologue(
 
 // ---- attention_layer ---------------------------------------------------------------------------------------------------------
 
-// The attention layer over raw pointers. An engine with its own buffers calls it once per layer and step.
+// This is the attention layer over raw pointers. An engine with its own buffers calls it once per layer and step.
 //
 //   hidden_states [T, hidden_size]
 //     -> q, and K and V in the pages of the cache             section qkv_prologue: hidden_states qkv_weight^T and
@@ -1729,7 +1729,7 @@ PROLOGUE_C_API prologue_status prologue_attention_layer_workspace_bytes(
     prologue_device device,
     int64_t* bytes);
 
-// `gemm_context` (section gemm): create one per device, and one for each thread and stream that runs layers; reuse it in every call.
+// Create one `gemm_context` (section gemm) per device, and one for each thread and stream that runs layers; reuse it in every call.
 PROLOGUE_C_API prologue_status prologue_attention_layer(
     const prologue_attention_layer_params* params,
     prologue_gemm_context* gemm_context,

@@ -14,24 +14,24 @@ struct PROLOGUE_API Attention {
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
   float scale = 0.0f;  // of the scores, usually 1 / sqrt(head_dim)
-  GraphRope rope;           // none: the layer rotates nothing (NoPE)
+  GraphRope rope;      // none: the layer rotates nothing (NoPE)
 
   Weight qkv_weight;  // [(num_q_heads + num_kv_heads) head_dim + num_kv_heads v_head_dim, hidden]: the rows of q, then k, then v
   Weight qkv_bias;    // as many as the weight has rows; may be none
   Weight output_weight;  // [hidden, num_q_heads v_head_dim]
 
-  // Options that only some models use.
-  Weight output_bias = {};  // [hidden]
+  // Only some models use these options.
+  Weight output_bias = {};                       // [hidden]
   Weight q_bias = {}, k_bias = {}, v_bias = {};  // instead of qkv_bias, if only some of the three have one
   HeadsNorm q_norm = {}, k_norm = {}, v_norm = {};
-  bool v_from_k = false;  // V is computed from K as projected (and biased): qkv_weight has no rows for V
+  bool v_from_k = false;       // V is computed from K as projected (and biased): qkv_weight has no rows for V
   int64_t hadamard_block = 0;  // of Q and K; 0: no Hadamard transform
   QueryScale q_scale = {};
   int64_t v_head_dim = 0;  // of V; 0: head_dim
-  float soft_cap = 0.0f;  // of the scores; 0: none
-  int64_t window = 0;     // tokens that a token sees, including its own; 0: all
-  int64_t chunk = 0;      // a token sees those of its chunk of so many positions; 0: no chunks
-  Weight sinks = {};      // [1, num_q_heads] of the activations' type or float32; may be none
+  float soft_cap = 0.0f;   // of the scores; 0: none
+  int64_t window = 0;      // tokens that a token sees, including its own; 0: all
+  int64_t chunk = 0;       // a token sees those of its chunk of so many positions; 0: no chunks
+  Weight sinks = {};       // [1, num_q_heads] of the activations' type or float32; may be none
 
   Value build(GraphBuilder& g, Value hidden_states) const;
 };

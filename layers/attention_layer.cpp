@@ -16,8 +16,8 @@ namespace {
 constexpr int64_t kWorkspaceAlignment = 64;  // that of host allocations; the parts of a workspace keep its alignment, up to
 constexpr int64_t kPartAlignment = 256;      // this, so that no operation is slower than with separate buffers
 
-// The operations of the layer, wired to each other through the workspace. qkv_prologue is qkv_projection and prologue, which describe it for
-// the checks.
+// Holds the operations of the layer, wired to each other through the workspace. qkv_prologue is qkv_projection and prologue, which describe
+// it for the checks.
 struct Wiring {
   GemmParams qkv_projection;
   AttentionPrologueParams prologue;
@@ -97,8 +97,8 @@ Wiring wire(const AttentionLayerParams& p, Device device) {
   return w;
 }
 
-// Whether a kernel of ours is faster than a GEMM behind attention. Measured (bench_attention_layer): with early begins, 8B gains 4 % at 16 tokens
-// and 5 % at 32, 1B and SmolLM2 lose as much from 16 on; without, nothing gains from two tokens on.
+// Whether a kernel of ours is faster than a GEMM after attention. Measured (bench_attention_layer): with early begins, 8B gains 4 % at 16
+// tokens and 5 % at 32, 1B and SmolLM2 lose as much from 16 on; without, nothing gains from two tokens on.
 bool output_is_one_kernel(const AttentionLayerParams& p, const ProjectionParams& output) {
   const bool small = output.n * output.k <= int64_t{8} << 20;
   return output.num_tokens == 1 || (p.overlaps && (output.num_tokens < tokens_of_rings(output.n, output.k) || !small));

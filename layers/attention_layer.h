@@ -1,4 +1,4 @@
-// The attention layer over raw pointers. An engine with its own buffers calls it once per layer and step.
+// This is the attention layer over raw pointers. An engine with its own buffers calls it once per layer and step.
 //
 //   hidden_states [T, hidden_size]
 //     -> q, and K and V in the pages of the cache             kernels/qkv_prologue: hidden_states qkv_weight^T and
@@ -75,7 +75,7 @@ struct AttentionLayerParams {
 // these. Reads no pointer.
 PROLOGUE_API Result<int64_t> attention_layer_workspace_bytes(const AttentionLayerParams& params, Device device);
 
-// `gemm_context` (kernels/gemm): create one per device, and one for each thread and stream that runs layers; reuse it in every call.
+// Create one `gemm_context` (kernels/gemm) per device, and one for each thread and stream that runs layers; reuse it in every call.
 PROLOGUE_API Status attention_layer(const AttentionLayerParams& params, GemmContext& gemm_context, const Execution& execution);
 
 }  // namespace prologue

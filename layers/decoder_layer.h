@@ -1,4 +1,4 @@
-// A decoder layer: attention and an MLP over a residual, with the norms where the model has them.
+// A decoder layer has attention and an MLP over a residual, with the norms that the model has.
 //   sequential          residual += attention(norm(residual));  residual += mlp(mlp_norm(residual))
 //   parallel            h = norm(residual);  residual += attention(h) + mlp(h)
 //   parallel_two_norms  residual += attention(norm(residual)) + mlp(mlp_norm(residual))

@@ -1,4 +1,4 @@
-// The MLP of a decoder layer: up, activation, down.
+// This is the MLP of a decoder layer: up, activation, down.
 #pragma once
 
 #include <prologue/layers/graph/graph.h>

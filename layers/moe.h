@@ -1,5 +1,5 @@
-// A mixture of experts in place of the MLP of a decoder layer: a router chooses top_k of num_experts MLPs for each token, and the result is
-// the weighted sum of theirs, plus that of an MLP for all tokens where a model has one.
+// A mixture of experts replaces the MLP of a decoder layer: a router chooses top_k of num_experts MLPs for each token, and the result is
+// the weighted sum of theirs, plus that of an MLP for all tokens if a model has one.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kMaxPositionAxes = 4;
 
-// In the order of StepArray and StepCount.
+// The entries are in the order of StepArray and StepCount.
 constexpr StepMember kArrays[] = {
     {"token_ids", offsetof(StepInputs, token_ids), DType::int32},
     {"positions", offsetof(StepInputs, positions), DType::int32},
@@ -275,7 +275,7 @@ Status StepBuffers::check_fits(const StepBatch& batch, int64_t pad_to) const {
   return {};
 }
 
-// `host`: arrays and counts, padding included.
+// `host` has arrays and counts, padding included.
 void StepBuffers::fill(const StepBatch& batch, const StepInputs& host) const {
   const auto fill_array = [](auto* to, const auto& from, int64_t count, auto padding) {
     std::fill(std::copy(from.begin(), from.end(), to), to + count, padding);
@@ -320,7 +320,7 @@ Result<StepInputs> StepBuffers::upload(const StepBatch& batch, const Execution& 
   set_counts(host);
   set_counts(step);
   fill(batch, host);
-  // The block tables of sequences that are not there are not copied.
+  // The block tables of sequences that do not exist are not copied.
   const int64_t num_bytes = offsets_.block_tables + batch.num_seqs() * step.block_table_stride * 4;
   PROLOGUE_RETURN_IF_ERROR(staging_.copy_to_device(device_.data(), num_bytes, execution));
   return step;

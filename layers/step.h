@@ -1,5 +1,5 @@
-// The inputs of one step: the tokens of each sequence, their positions, and the slots of their K and V. The graph reads them from
-// device arrays at fixed addresses, so a captured step can be replayed after only these arrays were updated.
+// This file has the inputs of one step: the tokens of each sequence, their positions, and the slots of their K and V. The graph reads them
+// from device arrays at fixed addresses, so a captured step can be replayed after only these arrays were updated.
 #pragma once
 
 #include <array>
@@ -16,8 +16,8 @@ namespace prologue {
 // block tables.
 inline constexpr int64_t kMaxLayerGroups = 4;
 
-// Device arrays: num_tokens tokens of num_seqs sequences, packed one sequence after another. The slots that a step writes are those of the
-// last positions of their sequences, and no other sequence of the step reads them (PagedAttentionParams::past_is_ready).
+// Holds device arrays: num_tokens tokens of num_seqs sequences, packed one sequence after another. The slots that a step writes are those
+// of the last positions of their sequences, and no other sequence of the step reads them (PagedAttentionParams::past_is_ready).
 struct StepInputs {
   int64_t num_tokens = 0;
   int64_t num_seqs = 0;
@@ -69,11 +69,11 @@ struct StepMember {
 PROLOGUE_API StepMember step_member(StepArray array);
 PROLOGUE_API StepMember step_member(StepCount count);
 
-// A step on the host, filled sequence by sequence. If a call breaks a rule or there is no memory, the batch keeps that error and ignores
-// everything added later; StepBuffers::upload returns the error.
+// Holds a step on the host, filled sequence by sequence. If a call breaks a rule or there is no memory, the batch keeps that error and
+// ignores everything added later; StepBuffers::upload returns the error.
 class PROLOGUE_API StepBatch {
  public:
-  // The number of position axes: 1, or up to 4 (MRoPE). The number of layer groups: 1 to kMaxLayerGroups.
+  // There are 1 to 4 position axes (more than one: MRoPE), and 1 to kMaxLayerGroups layer groups.
   explicit StepBatch(int64_t num_position_axes = 1, int64_t num_groups = 1);
 
   void clear();
@@ -84,13 +84,13 @@ class PROLOGUE_API StepBatch {
   //   a block table has entries for all of first_position + num_tokens tokens, and pages, not negative, for the new ones
   void add_sequence_of_groups(const int32_t* tokens, int64_t num_tokens, int64_t first_position,
                               const std::vector<int32_t>* const* block_tables, int64_t page_size, int64_t num_logit_rows);
-  // The same for a batch with one layer group.
+  // Does the same for a batch with one layer group.
   void add_sequence(const int32_t* tokens, int64_t num_tokens, int64_t first_position, const std::vector<int32_t>& block_table,
                     int64_t page_size, int64_t num_logit_rows) {
     const std::vector<int32_t>* const one = &block_table;
     add_sequence_of_groups(tokens, num_tokens, first_position, &one, page_size, num_logit_rows);
   }
-  // One more row of logits, of a token of the batch: 0 <= token < num_tokens().
+  // Adds a row of logits, of a token of the batch: 0 <= token < num_tokens().
   void add_logit_row(int64_t token);
   // How a row of logits is sampled (initially greedily): 0 <= row < num_logit_rows().
   void set_sampling(int64_t row, const SamplingRow& sampling);
@@ -143,7 +143,7 @@ struct StepSizes {
   int64_t num_groups = 1;
 };
 
-// The device arrays: one buffer in which every array has a fixed place, for the largest step. Filled by one copy per step.
+// Owns the device arrays: one buffer in which every array has a fixed address, for the largest step. One copy per step fills it.
 class PROLOGUE_API StepBuffers {
  public:
   StepBuffers() = default;
@@ -165,7 +165,7 @@ class PROLOGUE_API StepBuffers {
   static Offsets lay_out(const StepSizes& sizes);
   Status check_fits(const StepBatch& batch, int64_t pad_to) const;
   void fill(const StepBatch& batch, const StepInputs& host) const;
-  // The arrays in memory that begins at `base`.
+  // Returns the arrays in memory that begins at `base`.
   StepInputs arrays_at(void* base) const;
 
   StepSizes sizes_;

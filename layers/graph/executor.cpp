@@ -70,7 +70,7 @@ Status named(const Node& node, const Status& status) {
   return status.ok() ? status : error_status(status.code(), node.name, ": ", status.message());
 }
 
-// The largest step. Its arrays are placeholders, 2^58 bytes apart (no array extends further): aligned, and never dereferenced.
+// Returns the largest step. Its arrays are placeholders, 2^58 bytes apart (no array extends further): aligned, and never dereferenced.
 StepInputs largest_step(const StepLimits& limits) {
   StepInputs step;
   step.num_tokens = limits.max_tokens;
@@ -176,7 +176,7 @@ Status GraphExecutor::prepare(const Execution& execution) {
   return {};
 }
 
-// The layer group whose slots and block tables a node uses.
+// Returns the layer group whose slots and block tables a node uses.
 int64_t GraphExecutor::group_of(const Node& node) const {
   const Binding* cache = node.cache_binding();
   const std::vector<int32_t>& groups = cache_->config().group_of_layer;
@@ -263,7 +263,7 @@ Status GraphExecutor::check_step(const StepInputs& step, const Execution& execut
 
   RegionChecks regions("step");
   const int64_t num_seqs = attends * step.num_seqs;
-  // Of a block table: its first row, and the entries of the others with the gaps between them.
+  // A block table has its first row, and the entries of the others with the gaps between them.
   const int64_t table = num_seqs > 0 ? (num_seqs - 1) * step.block_table_stride + step.max_pages_per_seq : 0;
   const int64_t counts[kNumStepArrays] = {step.num_tokens, step.num_tokens, step.num_tokens,    num_seqs + attends,
                                           num_seqs,        table,           step.num_logit_rows};

@@ -46,12 +46,12 @@ class PROLOGUE_API GraphExecutor {
   Status run_profiled(const StepInputs& step, const Execution& execution);
   const std::vector<double>& node_seconds() const { return node_seconds_; }
 
-  // The rows of a value after a run: [rows of the step, width], on the device.
+  // Returns the rows of a value after a run: [rows of the step, width], on the device.
   void* data(Value value) const;
-  // The faults since the last call. Waits for the stream.
+  // Returns the faults since the last call. Waits for the stream.
   Result<Fault> take_fault(const Execution& execution);
-  // On the device, [max_tokens]: a FaultCode for each token of the step, 0 = none. Nothing here clears them: a later operation may read and
-  // clear them in stream order (kernels/token_ops/end_step.h).
+  // Returns [max_tokens] on the device: a FaultCode for each token of the step, 0 = none. Nothing here clears them: a later operation may
+  // read and clear them in stream order (kernels/token_ops/end_step.h).
   uint8_t* token_faults() const { return token_faults_.as<uint8_t>(); }
 
   const Graph& graph() const { return graph_; }

@@ -10,7 +10,7 @@ namespace prologue {
 
 namespace {
 
-// The steps applied to one of q, k and v after it is taken from its columns of the packed tensor.
+// Holds the steps applied to one of q, k and v after it is taken from its columns of the packed tensor.
 struct Steps {
   Step<AddBiasParams> bias;
   Step<QkNormParams> norm;
@@ -47,7 +47,7 @@ struct Steps {
   }
 };
 
-// The steps between a view, which is returned in `columns`, and `end`.
+// Returns the steps between a view, which is returned in `columns`, and `end`.
 std::optional<Steps> steps_before(const Graph& graph, const Uses& uses, Value end, Value& columns) {
   std::vector<int> nodes;
   columns = end;
@@ -66,7 +66,7 @@ std::optional<Steps> steps_before(const Graph& graph, const Uses& uses, Value en
   return steps;
 }
 
-// The steps that follow a view, as many as possible; `value` becomes the output of the last one.
+// Returns the steps that follow a view, as many as possible; `value` becomes the output of the last one.
 Steps steps_after(const Graph& graph, const Uses& uses, Value& value) {
   Steps steps;
   while (uses.readers_of(value).size() == 1 && value != graph.output) {
@@ -77,7 +77,7 @@ Steps steps_after(const Graph& graph, const Uses& uses, Value& value) {
   return steps;
 }
 
-// Bound to the same.
+// Whether both are bound to the same thing.
 bool same_binding(const Binding& a, const Binding& b) {
   return a.to == b.to && a.index == b.index && a.column == b.column && a.table == b.table && a.member == b.member;
 }
@@ -125,7 +125,7 @@ Weight slice(const Weight& weight, int64_t begin, int64_t count) {
   return {static_cast<const unsigned char*>(weight.data) + begin * dtype_size(weight.dtype), 1, count, weight.dtype};
 }
 
-// A chain that one node can replace.
+// A chain is what one node can replace.
 struct Chain {
   int kv_write = -1;         // replaced by the fused node
   std::vector<int> removed;  // the others
@@ -138,7 +138,7 @@ struct Chain {
   Value q_out;  // none: q is read from its columns unchanged
 };
 
-// The chain's steps as one node: their parameters and weights, and what they are bound to.
+// Returns the chain's steps as one node: their parameters and weights, and what they are bound to.
 Node fused_node(const Graph& graph, const Chain& chain, Rounding rounding) {
   Node node = {"", "attention_prologue", AttentionPrologueParams()};
   auto& p = std::get<AttentionPrologueParams>(node.parameters);
@@ -223,7 +223,7 @@ bool keeps_to_itself(const Graph& graph, const Uses& uses, const Chain& chain, V
   return true;
 }
 
-// The chain that ends in the kv_write node `index`.
+// Returns the chain that ends in the kv_write node `index`.
 std::optional<Chain> match_chain(const Graph& graph, const Uses& uses, int index) {
   Chain chain;
   chain.kv_write = index;

@@ -17,19 +17,20 @@ namespace prologue {
 // position is outside the table is a fault in both graphs. Its rows of q may differ, because a norm may follow the rotation.)
 PROLOGUE_API Result<Graph> fuse_attention_prologue(const Graph& graph, Rounding rounding = Rounding::once);
 
-// For steps of few tokens on CUDA, where the launch is a good part of the time. Rewrites, behind fuse_attention_prologue(),
-//     [norm] -> linear -> attention_prologue    into one qkv_prologue node
-//     [norm] -> linear -> [activation]          into one projection node, if there is a norm or an activation
-//     linear -> add_norm                        into a projection node that adds to the residual, and a norm
-//     norm -> select_rows                       into select_rows and the norm of what it selects, which lm_head then includes
+// Rewrites the graph of steps of few tokens on CUDA, in which the launch is a good part of the time. Called after
+// fuse_attention_prologue(), it rewrites
+//   [norm] -> linear -> attention_prologue    into one qkv_prologue node
+//   [norm] -> linear -> [activation]          into one projection node, if there is a norm or an activation
+//   linear -> add_norm                        into a projection node that adds to the residual, and a norm
+//   norm -> select_rows                       into select_rows and the norm of what it selects, which lm_head then includes
 // so that a layer of most models is five nodes, and what follows the layers two. A chain is not changed if another node reads an inner
 // value, if the norm is a LayerNorm or has a bias, or if the weights are packed. The result differs from that of the other graph as two
 // orders of one sum do (projection.h).
 PROLOGUE_API Result<Graph> fuse_projections(const Graph& graph);
 
-// For prompts on GPUs where has_qkv_gemm(). Rewrites, behind fuse_attention_prologue(),
-//     linear -> attention_prologue     into one qkv_prologue node
-//     linear -> a gated activation     into one projection node
+// Rewrites the graph of prompts on GPUs where has_qkv_gemm(). Called after fuse_attention_prologue(), it rewrites
+//   linear -> attention_prologue     into one qkv_prologue node
+//   linear -> a gated activation     into one projection node
 // under the same conditions.
 PROLOGUE_API Result<Graph> fuse_prompt_projections(const Graph& graph);
 

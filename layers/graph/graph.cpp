@@ -125,7 +125,7 @@ void GraphBuilder::check(const Status& status) {
   if (status_.ok()) status_ = status;
 }
 
-// Of a value that an operation reads.
+// Returns the description of a value that an operation reads.
 const ValueInfo& GraphBuilder::info(Value value) {
   static const ValueInfo none;
   if (value.id >= 0 && static_cast<size_t>(value.id) < graph_.values.size()) return graph_.info(value);
@@ -177,7 +177,7 @@ int64_t GraphBuilder::head_dim(const Node& node, Value value, int64_t num_heads)
   return 0;
 }
 
-// The heads of a value.
+// Binds the heads of a value that is read.
 void GraphBuilder::read_heads(Node& node, HeadsView& view, Value x, int64_t num_heads) {
   view.token_stride = row_stride(x);
   view.head_stride = head_dim(node, x, num_heads);
@@ -197,7 +197,7 @@ void GraphBuilder::check_dense(const Node& node, const Weight& weight) {
                          ": only a linear layer and an embedding can have that"));
 }
 
-// A weight with an element for each column of x.
+// Checks a weight that has an element for each column of x.
 void GraphBuilder::check_vector(const Node& node, const char* what, const Weight& weight, Value x) {
   const ValueInfo& of = info(x);
   if (!weight || (is_vector(weight, of.width) && weight.dtype == of.dtype)) return;
@@ -205,13 +205,13 @@ void GraphBuilder::check_vector(const Node& node, const char* what, const Weight
                          ": it must be [1, ", of.width, "] of ", dtype_name(of.dtype)));
 }
 
-// Of an operation whose rows have no stride.
+// Checks the input of an operation whose rows have no stride.
 void GraphBuilder::check_contiguous(const Node& node, Value x) {
   if (!info(x).base) return;
   check(invalid_argument(node.name, ": ", info(x).name, " is a part of the columns of another value: it needs contiguous rows"));
 }
 
-// A value with an element for each token and choice of an expert.
+// Checks a value that has an element for each token and choice of an expert.
 void GraphBuilder::check_choices(const Node& node, const char* what, Value value, int64_t top_k, DType dtype) {
   check_contiguous(node, value);
   if (info(value).width == top_k && info(value).dtype == dtype) return;
@@ -503,7 +503,7 @@ void GraphBuilder::kv_write(const std::string& name, Value k, Value v, int64_t n
   });
 }
 
-// One for each head of Q.
+// There is one sink for each head of Q.
 void GraphBuilder::set_sinks(Node& node, PagedAttentionParams& params, const Weight& sinks) {
   node.weight(params.sinks, sinks);
   params.sinks_type = sinks.dtype;

@@ -1,4 +1,4 @@
-// The layer graph: a model as named operations over named tensors. It is built once and run in every step.
+// The layer graph is a model as named operations over named tensors. It is built once and run in every step.
 //
 // A value is a tensor [rows, width] whose number of rows is known only when a step runs: one row per token, or one per row
 // that needs logits. A value may be a range of the columns of another value (a view: q, k and v are views of qkv). Weights are
@@ -61,9 +61,9 @@ struct ValueInfo {
   int64_t base_column = 0;  // of a view: its first column there
 };
 
-// A constant of the model on the graph's device: [rows, cols], contiguous. A vector has rows = 1. The weight of a linear layer or of an
-// embedding may be packed (weight_format.h): its rows are those of the segments, one after another, `data` is where the first is, and
-// dtype is the type of the activations. An embedding has one segment.
+// A weight is a constant of the model on the graph's device: [rows, cols], contiguous. A vector has rows = 1. The weight of a linear layer
+// or of an embedding may be packed (weight_format.h): its rows are those of the segments, one after another, `data` is where the first is,
+// and dtype is the type of the activations. An embedding has one segment.
 struct Weight {
   const void* data = nullptr;
   int64_t rows = 0;
@@ -87,7 +87,7 @@ struct GraphRope {
   explicit operator bool() const { return table != nullptr || rope.rotary_dim > 0; }
 };
 
-// A norm of rows and its weights.
+// Holds a norm of rows and its weights.
 struct Norm {
   NormKind kind = NormKind::rms;
   Weight weight = {};  // [1, width] of the activations' type or float32; may be none, which means 1
@@ -103,7 +103,7 @@ struct ActivationOptions {
   int64_t groups = 1;
 };
 
-// A norm of the heads of Q, K or V and its weights.
+// Holds a norm of the heads of Q, K or V and its weights.
 struct HeadsNorm {
   HeadNorm norm = {};  // without pointers, stride and weight_type: these follow from the weights
   Weight weight = {};  // [1, head_dim] for all heads, or [num_heads, head_dim]; may be none
@@ -119,7 +119,7 @@ struct AttentionOptions {
   int64_t v_head_dim = 0;  // of V and of the output's heads; 0: that of Q and K
 };
 
-// The list of operations: the parameters of any one that a graph can hold.
+// This lists the operations: the parameters of any one that a graph can hold.
 using Parameters = std::variant<EmbeddingParams, NormParams, GemmParams, AddBiasParams, QkNormParams, GatherCosSinParams,
                                 RotaryParams, HadamardParams, QueryScaleParams, KvWriteParams, AttentionPrologueParams,
                                 PagedAttentionParams, ActivationParams, AddParams, ScaleLogitsParams, MoeRouteParams,
@@ -148,7 +148,7 @@ struct Binding {
   int64_t member = 0;                // offset of the member in the parameters, in bytes
 };
 
-// One operation: its own parameters, in which what is bound is null or 0. Members are bound by reference:
+// A node is one operation: its own parameters, in which what is bound is null or 0. Members are bound by reference:
 //   node.read(params.x, value)
 // where `params` is what node.parameters holds. Everything else about a node (what it reads and writes, what is printed, what a step
 // changes) follows from its bindings.
@@ -188,7 +188,7 @@ struct PROLOGUE_API Node {
   void positions(IndexView& member, int64_t& axis_stride, int64_t num_axes);
   void cache(PagedKvView& member, int64_t layer, bool writes);
   void faults(FaultRecord*& member) { bind(&member, {Binding::To::faults}); }
-  // Of an operation whose tokens are those of the step.
+  // Binds the faults of an operation whose tokens are those of the step.
   void faults(FaultRecord*& member, uint8_t*& token_faults) {
     faults(member);
     bind(&token_faults, {Binding::To::token_faults});
@@ -206,15 +206,15 @@ struct PROLOGUE_API Node {
 
   // What a member is bound to, or null.
   const Binding* binding_of(const void* member) const;
-  // Of the members of a member; their offsets are from its beginning.
+  // Returns the bindings of the members of a member; their offsets are from its beginning.
   std::vector<Binding> bindings_within(const void* member, size_t size) const;
   const Binding* cache_binding() const;
-  // Each value once, the main input first.
+  // Returns each value once, the main input first.
   std::vector<Value> reads() const;
   std::vector<Value> writes() const;
 };
 
-// The address of the struct that it holds.
+// Returns the address of the struct that it holds.
 PROLOGUE_API void* address_of(Parameters& parameters);
 
 struct Graph {
@@ -223,9 +223,9 @@ struct Graph {
   Value output;
 
   const ValueInfo& info(Value value) const { return values[static_cast<size_t>(value.id)]; }
-  // The value that owns the memory: the value itself, or the base of a view (there are no views of views).
+  // Returns the value that owns the memory: the value itself, or the base of a view (there are no views of views).
   Value storage_of(Value value) const { return info(value).base ? info(value).base : value; }
-  // Elements from one row of the value to the next.
+  // Returns the elements from one row of the value to the next.
   int64_t row_stride(Value value) const { return info(storage_of(value)).width; }
 };
 
@@ -257,17 +257,17 @@ class PROLOGUE_API GraphBuilder {
   Qkv split_heads(Value qkv, int64_t num_q_heads, int64_t num_kv_heads, int64_t head_dim, bool v_from_k = false,
                   int64_t v_head_dim = 0);
   Value heads_norm(const std::string& name, Value x, int64_t num_heads, const HeadsNorm& norm);
-  // The same rope with its table rows gathered once per step, for all layers that are built with the result.
+  // Returns the same rope with its table rows gathered once per step, for all layers that are built with the result.
   GraphRope gather_cos_sin(const std::string& name, const GraphRope& rope);
   Value rope(const std::string& name, Value x, int64_t num_heads, const GraphRope& rope);
   Value hadamard(const std::string& name, Value x, int64_t num_heads, int64_t block);
   Value query_scale(const std::string& name, Value x, int64_t num_heads, const QueryScale& scale);
   void kv_write(const std::string& name, Value k, Value v, int64_t num_kv_heads, int64_t layer, const GraphRope& rope);
-  // [tokens, num_q_heads * v_head_dim]
+  // Returns [tokens, num_q_heads * v_head_dim].
   Value paged_attention(const std::string& name, Value q, int64_t num_q_heads, const AttentionOptions& options, int64_t layer);
   Value activation(const std::string& name, Value x, const ActivationOptions& options);
   Value add(const std::string& name, Value a, Value b);
-  // The experts of each token. A value of experts has a token's top_k results side by side: [tokens, top_k * width].
+  // Holds the experts of each token. A value of experts has a token's top_k results side by side: [tokens, top_k * width].
   struct Routing {
     Value ids, weights;  // [tokens, top_k] int32 and float32
   };
@@ -278,7 +278,7 @@ class PROLOGUE_API GraphBuilder {
                    const Weight& bias = {}, Value scale = {});
   // y: [tokens, top_k * width]. expert_weights none: 1. shared: [tokens, width], is added; may be none.
   Value moe_combine(const std::string& name, Value y, int64_t top_k, Value expert_weights, Value shared = {});
-  // In place: returns x, which holds the new logits from then on.
+  // Works in place: returns x, which holds the new logits from then on.
   Value scale_logits(const std::string& name, Value x, float scale, float soft_cap);
 
   Result<Graph> finish(Value output) &&;

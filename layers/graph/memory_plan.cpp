@@ -45,7 +45,7 @@ Result<MemoryPlan> place_values(const Graph& graph, int64_t max_tokens, int64_t 
     order.push_back(static_cast<int>(v));
   }
 
-  // Largest first; each gets the lowest offset that is free during its whole lifetime.
+  // The largest value comes first; each gets the lowest offset that is free during its whole lifetime.
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
     return lifetimes[static_cast<size_t>(a)].bytes > lifetimes[static_cast<size_t>(b)].bytes;
   });

@@ -1,4 +1,4 @@
-// Plans the memory of activations: values whose lifetimes do not overlap share memory.
+// Plans the memory of activations: values whose lifetimes do not overlap use the same memory.
 #pragma once
 
 #include <cstdint>

@@ -24,7 +24,7 @@ std::string describe(const Graph& graph, Value value) {
                  dtype_name(info.dtype));
 }
 
-// The cache of a layer, if the node uses it so.
+// Returns the cache of a layer, if the node uses it so.
 std::string cache_text(const Node& node, Binding::To use) {
   const Binding* cache = node.cache_binding();
   return cache != nullptr && cache->to == use ? str_cat("cache[", cache->index, "]") : "";
@@ -34,7 +34,7 @@ void add(std::string& list, const std::string& text) {
   if (!text.empty()) list += (list.empty() ? "" : ", ") + text;
 }
 
-// Of packed rows: " q4_1", or " q4_k + q6_k" if the segments differ.
+// Returns the formats of packed rows: " q4_1", or " q4_k + q6_k" if the segments differ.
 std::string formats_text(const Weight& weight) {
   std::string text;
   for (int32_t s = 0; s < weight.packed.num_segments; ++s) {
@@ -64,7 +64,7 @@ std::string writes_text(const Graph& graph, const Node& node) {
   return text;
 }
 
-// Numbers of tokens from which something changes are looked for up to this one.
+// print() looks for numbers of tokens at which something changes, up to this one.
 constexpr int64_t kMostTokensToNote = 64;
 
 // What a node does beyond its operation, " (window 4096, sinks)".
@@ -96,7 +96,7 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
     text.replace(at, from.size(), to);
 }
 
-// Rows of one layer, or of no layer (-1). The layer's number is replaced by N.
+// Holds the rows of one layer, or of no layer (-1). The layer's number is replaced by N.
 struct LayerRow {
   int64_t layer = -1;
   Row row;

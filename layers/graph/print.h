@@ -7,10 +7,9 @@
 
 namespace prologue {
 
-// One row per node. A view is printed as columns of the value that it is a part of: "layers.0.attention.qkv[0:576]".
-//
-// fold_layers: nodes that are equal in several layers share one row, "layers.0-29.mlp.down". In it, N is the layer's number
-// ("cache[N]") and N-1 is the number of the previous layer.
+// Returns one row per node. A view is printed as columns of the value that it is a part of: "layers.0.attention.qkv[0:576]". With
+// fold_layers, nodes that are equal in several layers are one row, "layers.0-29.mlp.down". In it, N is the layer's number ("cache[N]") and
+// N-1 is the number of the previous layer.
 PROLOGUE_API std::string graph_table(const Graph& graph, bool fold_layers = false);
 PROLOGUE_API std::string graph_dot(const Graph& graph);
 

@@ -14,7 +14,7 @@ namespace {
 
 std::string name_in_scope(const Node& node) { return node.name.substr(node.name.rfind('.') + 1); }
 
-// "norm + linear + activation"
+// Returns "norm + linear + activation".
 std::string joined(std::initializer_list<const Node*> nodes) {
   std::string text;
   for (const Node* node : nodes) {
@@ -33,7 +33,7 @@ bool is_written_between(const Graph& graph, Value value, int first, int last) {
   return false;
 }
 
-// The only node that reads the value, or a view of it; -1 if there are several or it is the graph's output.
+// Returns the only node that reads the value, or a view of it; -1 if there are several or it is the graph's output.
 int only_reader(const Graph& graph, const Uses& uses, Value value) {
   int reader = -1;
   for (int32_t id = 0; id < static_cast<int32_t>(graph.values.size()); ++id) {
@@ -47,19 +47,19 @@ int only_reader(const Graph& graph, const Uses& uses, Value value) {
   return reader;
 }
 
-// A product that one of the fused operations can do.
+// Whether one of the fused operations can do the product.
 bool can_fuse(const Step<GemmParams>& linear) { return linear && linear.params->packed.num_segments == 0; }
 
-// One that they can also do something with: it is rounded to the activations' type.
+// Whether they can also do something with the product: it is rounded to the activations' type.
 bool can_continue(const Step<GemmParams>& linear) { return can_fuse(linear) && linear.params->y_dtype == linear.params->dtype; }
 
-// A norm that they can do.
+// Whether they can do the norm.
 bool can_fuse(const Step<NormParams>& norm) {
   return norm && norm.node->binding_of(&norm.params->residual) == nullptr && norm.params->kind == NormKind::rms &&
          norm.params->bias == nullptr;
 }
 
-// The weight of a linear node, as printed.
+// Returns the weight of a linear node, as printed.
 const Weight& weight_of(const Step<GemmParams>& linear) { return linear.node->weights.front(); }
 
 void set_norm(Node& node, InputNorm& norm, const Step<NormParams>& of) {
@@ -87,7 +87,7 @@ void signal_one_token(Graph& graph) {
   }
 }
 
-// The node of a norm without a residual, as `of` is one, of x.
+// Returns a norm of x without a residual, with the options of `of`.
 Node norm_node(const Graph& graph, const Step<NormParams>& of, Value x) {
   Node node = {of.node->name, of.params->kind == NormKind::layer ? "layer_norm" : "rms_norm", *of.params};
   auto& p = std::get<NormParams>(node.parameters);
@@ -98,7 +98,7 @@ Node norm_node(const Graph& graph, const Step<NormParams>& of, Value x) {
   return node;
 }
 
-// The node of a projection without what it is fused with.
+// Returns the node of a projection without what it is fused with.
 Node projection_node(const Graph& graph, const Uses& uses, const Step<NormParams>& norm, const Step<GemmParams>& linear) {
   Node node = {linear.node->name, "projection", ProjectionParams()};
   auto& p = std::get<ProjectionParams>(node.parameters);
@@ -121,7 +121,7 @@ Node projection_node(const Graph& graph, const Uses& uses, const Step<NormParams
   return node;
 }
 
-// The same with what follows the product, if there is an activation.
+// Returns the same with what follows the product, if there is an activation.
 Node activated_node(const Graph& graph, const Uses& uses, const Step<NormParams>& norm, const Step<GemmParams>& linear,
                     const Step<ActivationParams>& activation) {
   Node node = projection_node(graph, uses, norm, linear);
@@ -138,7 +138,7 @@ Node activated_node(const Graph& graph, const Uses& uses, const Step<NormParams>
   return node;
 }
 
-// linear -> add_norm, as a projection that adds to the residual and a norm of the sum.
+// Rewrites linear -> add_norm as a projection that adds to the residual and a norm of the sum.
 void fuse_residuals(Graph& graph) {
   const Uses uses(graph);
   std::vector<Node> nodes = graph.nodes;
@@ -176,8 +176,8 @@ void replace_read(Node& node, Value value, Value by) {
   }
 }
 
-// norm -> select_rows, as select_rows -> norm: the norm of the rows that need logits, which can be fused with what is made of them. The
-// selection, a kernel of few blocks, then begins early.
+// Rewrites norm -> select_rows as select_rows -> norm: the norm of the rows that need logits, which can be fused with what is made of them.
+// The selection, a kernel of few blocks, then begins early.
 void select_before_norms(Graph& graph) {
   const Uses uses(graph);
   for (int n = 0; n < static_cast<int>(graph.nodes.size()); ++n) {
@@ -200,7 +200,7 @@ void select_before_norms(Graph& graph) {
   }
 }
 
-// The node of `prologue` behind `linear` and, if there is one, `norm`. None if it does not take the product as it is.
+// Returns the node of `prologue` after `linear` and, if there is one, `norm`. There is none if it does not take the product as it is.
 std::optional<Node> qkv_node(const Graph& graph, const Step<NormParams>& norm, const Step<GemmParams>& linear,
                              const Step<AttentionPrologueParams>& prologue) {
   const AttentionPrologueParams& given = *prologue.params;
@@ -246,7 +246,7 @@ struct ProjectionChain {
   Node fused;
 };
 
-// A node that a projection can include.
+// Returns an activation that a projection can include.
 Step<ActivationParams> activation_of(const Graph& graph, int index) {
   const auto activation = step_as<ActivationParams>(graph, index);
   return activation && activation.params->groups == 1 ? activation : Step<ActivationParams>();
@@ -300,7 +300,7 @@ std::optional<ProjectionChain> match_of_prompt(const Graph& graph, const Uses& u
   return ProjectionChain{-1, index, reader, activated_node(graph, uses, {}, linear, activation)};
 }
 
-// Every chain that `match` finds becomes one node, where its last one was.
+// Replaces every chain that `match` finds by one node, where its last one was.
 template <class Match>
 Graph fuse_chains(Graph graph, const Match& match) {
   const Uses uses(graph);

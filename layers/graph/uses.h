@@ -1,4 +1,4 @@
-// What the fusions of a graph ask about it. Internal.
+// The fusions of a graph find out here who uses a value. Internal.
 #pragma once
 
 #include <variant>
@@ -24,7 +24,7 @@ struct Uses {
   std::vector<std::vector<int>> readers;
 };
 
-// A node of the graph whose parameters are a P.
+// Points to a node of the graph whose parameters are a P.
 template <class P>
 struct Step {
   const Node* node = nullptr;

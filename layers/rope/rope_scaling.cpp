@@ -52,7 +52,7 @@ double dynamic_theta(const RopeConfig& config, const DynamicNtkRope& dynamic, in
   return config.theta * std::pow(dynamic.factor * length / original - (dynamic.factor - 1.0), dim / (dim - 2.0));
 }
 
-// The pairs between which YaRN blends, in pairs from 0.
+// YaRN blends between these pairs, in pairs from 0.
 struct YarnRange {
   double low;
   double high;
@@ -60,7 +60,7 @@ struct YarnRange {
 
 YarnRange yarn_range(const RopeConfig& config, const YarnRope& yarn) {
   const auto dim = static_cast<double>(config.rotary_dim);
-  // The pair that makes that many rotations within the original context.
+  // Returns the pair that makes that many rotations within the original context.
   const auto pair = [&](double rotations) {
     return dim * std::log(static_cast<double>(yarn.original_max_position) / (rotations * 2.0 * std::numbers::pi)) /
            (2.0 * std::log(config.theta));
@@ -165,7 +165,7 @@ Real power(double base, Real exponent) {
   return static_cast<Real>(std::pow(static_cast<double>(static_cast<Real>(base)), static_cast<double>(exponent)));
 }
 
-// theta^(2i / rotary_dim): the reciprocals of the plain frequencies.
+// Returns theta^(2i / rotary_dim): the reciprocals of the plain frequencies.
 template <class Real>
 std::vector<Real> powers(double theta, int64_t rotary_dim) {
   std::vector<Real> result(static_cast<size_t>(rotary_dim / 2));

@@ -1,4 +1,4 @@
-// The frequencies of a rotary embedding, for each scheme that models use to extend their context.
+// Computes the frequencies of a rotary embedding, for each scheme that models use to extend their context.
 //
 //   angle(p, i) = p * inv_freq[i], i in [0, rotary_dim/2);  attention_factor multiplies cos and sin
 //
@@ -57,7 +57,8 @@ struct YarnRope {
   double beta_slow = 1.0;
   double mscale = 0.0;  // 0 = not given
   double mscale_all_dim = 0.0;
-  // If not given: yarn_mscale(factor, mscale) / yarn_mscale(factor, mscale_all_dim) if both are given, else yarn_mscale(factor, 1).
+  // If it is not given, it is yarn_mscale(factor, mscale) / yarn_mscale(factor, mscale_all_dim) if both are given, else yarn_mscale(factor,
+  // 1).
   std::optional<double> attention_factor = std::nullopt;
   bool truncate = true;  // the ends of the blend are rounded outwards to whole pairs (gpt-oss: false)
 };
@@ -67,8 +68,8 @@ struct LongRope {
   std::vector<double> long_factors;
   int64_t original_max_position = 0;
   double factor = 1.0;  // how far the context was extended: maximum / original_max_position
-  // For short and for long sequences. If not given: sqrt(1 + ln(factor) / ln(original_max_position)). A config's attention_factor
-  // sets both; Phi-3.5-MoE has one for each (short_mscale, long_mscale).
+  // The attention factors are for short and for long sequences. If not given: sqrt(1 + ln(factor) / ln(original_max_position)). A config's
+  // attention_factor sets both; Phi-3.5-MoE has one for each (short_mscale, long_mscale).
   std::optional<double> short_attention_factor = std::nullopt;
   std::optional<double> long_attention_factor = std::nullopt;
 };
@@ -98,7 +99,7 @@ struct RopeConfig {
   int64_t rotary_dim = 0;
   double theta = 10000.0;
   RopeScaling scaling;
-  // ggml's `rope_freqs.weight` (Llama 3's scaling in GGUF files): inv_freq[i] is divided by factor i; empty = none.
+  // These are ggml's `rope_freqs.weight` (Llama 3's scaling in GGUF files): inv_freq[i] is divided by factor i; empty = none.
   std::vector<float> freq_factors;
 };
 
@@ -107,19 +108,19 @@ struct RopeFrequencies {
   double attention_factor = 1.0;
 };
 
-// The frequencies for a sequence that will be `sequence_length` tokens long.
+// Returns the frequencies for a sequence that will be `sequence_length` tokens long.
 PROLOGUE_API Result<RopeFrequencies> rope_frequencies(const RopeConfig& config, int64_t sequence_length, RopePrecision precision);
 
-// The shortest sequence length with the frequencies of `sequence_length`. 0 up to the original length, and for every length where the
-// scheme does not depend on it; beyond, dynamic NTK: the length itself; LongRoPE: original_max_position + 1.
+// Returns the shortest sequence length with the frequencies of `sequence_length`. 0 up to the original length, and for every length where
+// the scheme does not depend on it; beyond, dynamic NTK: the length itself; LongRoPE: original_max_position + 1.
 PROLOGUE_API int64_t rope_length_class(const RopeConfig& config, int64_t sequence_length);
 
-// DeepSeek's yarn_get_mscale: 0.1 * mscale * ln(scale) + 1, and 1 where scale <= 1.
+// Returns DeepSeek's yarn_get_mscale: 0.1 * mscale * ln(scale) + 1, and 1 if scale <= 1.
 PROLOGUE_API double yarn_mscale(double scale, double mscale);
 
-// The factor by which to multiply the softmax scale 1 / sqrt(head_dim): yarn_mscale(factor, mscale_all_dim)^2 if mscale_all_dim is
-// given, else 1. Models with latent attention (DeepSeek V2 and V3) apply it in addition to the attention factor of the table. Plain
-// YaRN models do not apply it.
+// Returns the factor by which to multiply the softmax scale 1 / sqrt(head_dim): yarn_mscale(factor, mscale_all_dim)^2 if mscale_all_dim is
+// given, else 1. Models with latent attention (DeepSeek V2 and V3) apply it in addition to the attention factor of the table. Plain YaRN
+// models do not apply it.
 PROLOGUE_API double yarn_softmax_factor(const YarnRope& yarn);
 
 }  // namespace prologue

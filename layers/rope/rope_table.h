@@ -1,4 +1,4 @@
-// The cos/sin table of a rotary embedding.
+// Makes the cos/sin table of a rotary embedding.
 //
 //   angle(p, i) = p * inv_freq[i], i in [0, rotary_dim/2)
 //   table[p]    = attention_factor * cos(angle(p, 0..rotary_dim/2)), then attention_factor * sin(...)           float32
@@ -19,19 +19,19 @@
 
 namespace prologue {
 
-// [max_position, rotary_dim] float32.
+// Returns [max_position, rotary_dim] float32.
 PROLOGUE_API Result<std::vector<float>> rope_cos_sin(const RopeFrequencies& frequencies, int64_t max_position,
                                                      RopePrecision precision);
 
-// The table on a device, shared by all layers with the same rotation. It may start short and grow to the longest sequence that will
+// Owns the table on a device, which all layers with the same rotation use. It may start short and grow to the longest sequence that will
 // run.
 class PROLOGUE_API RopeTable {
  public:
   RopeTable() = default;
-  // For sequences with these frequencies.
+  // Creates a table for sequences with these frequencies.
   static Result<RopeTable> create(RopeStyle style, const RopeFrequencies& frequencies, int64_t max_position,
                                   RopePrecision precision, const Execution& execution);
-  // For all sequences of up to max_position tokens: schemes that depend on the length use max_position as the length.
+  // Creates a table for all sequences of up to max_position tokens: schemes that depend on the length use max_position as the length.
   static Result<RopeTable> create(const RopeConfig& config, int64_t max_position, RopePrecision precision,
                                   const Execution& execution);
 
@@ -56,7 +56,7 @@ class PROLOGUE_API RopeTable {
   int64_t rotary_dim() const { return static_cast<int64_t>(2 * frequencies_.inv_freq.size()); }
   int64_t max_position() const { return max_position_; }
   const float* cos_sin() const { return memory_ == nullptr ? nullptr : memory_->as<float>(); }
-  // The memory of cos_sin(), for those that need it after the table has grown.
+  // Returns the memory of cos_sin(), for those that need it after the table has grown.
   const std::shared_ptr<const Buffer>& memory() const { return memory_; }
 
  private:
