@@ -36,7 +36,7 @@ Status call_back(std::string_view who, const Call& call) {
   return device_error(who, " failed: ", what);
 }
 
-// One completion in the making.
+// Describes one completion of a request while it is generated.
 struct Engine::Sample : ScheduledSequence {
   Sample(Active& owner, int64_t index, const Tokenizer& tokenizer, const std::vector<std::string>& stop)
       : active(owner), number(index), text(tokenizer, stop) {}
@@ -64,7 +64,7 @@ struct Engine::Active {
   EngineClock::time_point submitted;
 };
 
-// A step that is enqueued and not read. The requests live at least as long.
+// Describes a step that is enqueued and not read. The requests live at least as long.
 struct Engine::EnqueuedStep {
   struct Sequence {
     std::shared_ptr<Active> active;

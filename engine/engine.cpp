@@ -1,4 +1,4 @@
-// Loading, and requests on their way in and out. engine_step.cpp has what happens in a step.
+// This file loads the model, submits requests and delivers their results. engine_step.cpp has what happens in a step.
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,12 +23,12 @@ namespace prologue {
 namespace {
 
 constexpr int64_t kMaxSeqs = 4096;
-// Tables of positions and pages are as long: a file must not ask for any length.
+// Tables of positions and pages are as long as this: a file must not ask for any length.
 constexpr int64_t kDefaultContext = int64_t{1} << 18;
 
 double seconds_since(EngineClock::time_point start) { return std::chrono::duration<double>(EngineClock::now() - start).count(); }
 
-// A step of SplitMix64.
+// Does a step of SplitMix64.
 void mix(uint64_t& key, uint64_t value) {
   key += 0x9e3779b97f4a7c15 + value;
   key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9;
@@ -111,7 +111,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, Mod
   });
 }
 
-// Everything but the model and what depends on it.
+// Prepares everything but the model and what depends on it.
 Result<std::unique_ptr<Engine>> Engine::prepare(const EngineOptions& options) {
   std::unique_ptr<Engine> engine(new Engine());
   engine->options_ = options;
@@ -183,8 +183,8 @@ Status Engine::fill_in_defaults() {
   return {};
 }
 
-// The pages of each layer group. The KV cache gets what is left of the memory after the weights and the activations, but no more than can be
-// used.
+// Chooses the pages of each layer group. The KV cache gets what is left of the memory after the weights and the activations, but no more
+// than can be used.
 Result<std::vector<int64_t>> Engine::choose_pages(const RunnerConfig& runner, const LayerGroups& groups, int64_t wanted_context) {
   const EngineOptions& o = options_;
   const KvStorageConfig storage = storage_config(model_, groups, runner);
@@ -454,7 +454,7 @@ Result<bool> Engine::step() {
   return catch_out_of_memory([&] { return run_step(); });
 }
 
-// Between two steps of one thread: a mutex knows no order.
+// Called between two steps of one thread, since a mutex knows no order.
 void Engine::let_others_step() const {
   while (num_step_waiters_ > 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
 }

@@ -1,4 +1,4 @@
-// The engine: it loads a model file and serves requests. examples/generate shows how to use it.
+// The engine loads a model file and serves requests. examples/generate shows how to use it.
 #pragma once
 
 #include <array>
@@ -36,13 +36,14 @@ struct EngineOptions {
   std::optional<DType> v_type;   // of V in the KV cache; none: same as K
   int64_t hadamard_block = 0;    // of the Hadamard transform of Q and K, with which a quantised K loses less; 0 = none
   int64_t page_size = 16;
-  // The most tokens of one sequence, prompt and generated; 0 = the model's, up to 262144. At most ModelConfig::longest_context().
+  // The most tokens of one sequence, prompt and generated, are limited to this; 0 = the model's limit, up to 262144. At most
+  // ModelConfig::longest_context().
   int64_t context_length = 0;
   int64_t kv_memory = 0;        // bytes of the KV cache; 0: what max_seqs sequences of that length need, within a part of the free memory
   int64_t max_seqs = 0;         // sequences of one step; 0 = 256 on CUDA, 32 on the CPU
   int64_t max_step_tokens = 0;  // of one step; longer prompts are read in chunks; 0 = 4096 on CUDA, 512 on the CPU
   int64_t max_queue = 4096;     // requests that wait; more are refused
-  bool prefix_cache = true;     // prompts that begin alike share their pages
+  bool prefix_cache = true;     // prompts that begin alike use the same pages
   bool cuda_graphs = true;      // decode steps are captured and replayed
   bool overlap = true;          // CUDA: a step is enqueued before the host knows the tokens of the previous one
   bool batch_invariant = false;  // the bits of a request depend on nothing else: not on the batch, chunks, prefix hits or preemption
@@ -81,8 +82,8 @@ struct GenerationEvents {
   std::function<bool()> should_stop;  // called before each step: true ends all of the call's requests (FinishReason::cancelled)
 };
 
-// The logits of the model before tokens[index] of a score, [vocab_size], in the order of the tokens; valid during the call. It runs under
-// the rules of OutputCallback; if it throws, score() fails.
+// Receives the logits of the model before tokens[index] of a score, [vocab_size], in the order of the tokens; they are valid during the
+// call. It runs under the rules of OutputCallback; if it throws, score() fails.
 using LogitsCallback = std::function<void(size_t index, std::span<const float> logits)>;
 
 struct ScoreOptions {  // as in Request; `positions` are those of the prompt, and the scored tokens are like generated ones
@@ -92,13 +93,13 @@ struct ScoreOptions {  // as in Request; `positions` are those of the prompt, an
   LogitsCallback on_logits = {};
 };
 
-// Given tokens and the probability that the model assigns to each; one entry per token.
+// Holds given tokens and the probability that the model assigns to each; one entry per token.
 struct Score {
   std::vector<int32_t> argmax;
   std::vector<float> logit_of_argmax;
   std::vector<float> logit_of_token;
   std::vector<double> logprob_of_token;
-  std::vector<TokenLogprobs> logprobs;  // if asked for
+  std::vector<TokenLogprobs> logprobs;  // if requested
   double perplexity = 0.0;  // exp of minus the mean log probability
 };
 
@@ -121,7 +122,7 @@ struct Score {
 class Engine {
  public:
   static Result<std::unique_ptr<Engine>> load(const EngineOptions& options);
-  // For a model that is made already, on options.device. Not looked at: model_path, dtype, hadamard_block and on_load.
+  // Creates an engine for a model that is made already, on options.device. It ignores model_path, dtype, hadamard_block and on_load.
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options, Model model, Tokenizer tokenizer);
   ~Engine();
 
@@ -130,21 +131,21 @@ class Engine {
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   Device device() const { return execution_.device; }
   DType dtype() const { return model_.dtype; }
-  // Of the matrices that are kept quantised; empty if there are none.
+  // Returns the formats of the matrices that are kept quantised, or an empty list if there are none.
   const std::vector<WeightFormat>& weight_formats() const { return model_.weight_formats; }
   DType k_type() const { return options_.kv_type.value_or(model_.dtype); }  // of the KV cache
   DType v_type() const { return options_.v_type.value_or(k_type()); }
-  // What the model's files recommend. Requests are not changed: who makes one starts from these values (SamplingDefaults::over).
+  // Returns what the model's files recommend. Requests are not changed: who makes one starts from these values (SamplingDefaults::over).
   const SamplingDefaults& default_sampling() const { return model_.sampling; }
   // What is unusual about the model's files, one sentence each, for programs to print.
   const std::vector<std::string>& warnings() const { return model_.warnings; }
   double load_seconds() const { return load_seconds_; }
-  // The most tokens that one sequence can have, prompt and generated together: the context length of the model, or less if
+  // Returns the most tokens that one sequence can have, prompt and generated together: the context length of the model, or less if
   // EngineOptions::context_length says so or the KV cache holds less.
   int64_t context_length() const { return context_length_; }
-  // The graph that runs: the fused one, unless EngineOptions::fused is false.
+  // Returns the graph that runs: the fused one, unless EngineOptions::fused is false.
   const Graph& graph() const { return runner_->graph(); }
-  // That of steps of few tokens, where they have one of their own (ModelRunner); otherwise null.
+  // Returns the graph of steps of few tokens if they have one of their own (ModelRunner), otherwise null.
   const Graph* graph_of_few_tokens() const { return runner_->graph_of_few_tokens(); }
 
   // Queues a request. invalid_argument: a value breaks a rule, or the prompt leaves no room in the context. resource_exhausted: the queue is
@@ -164,8 +165,8 @@ class Engine {
   // request, in order. If a request fails or is refused, the status of its completions is the error, and they keep what was generated before it.
   Result<std::vector<Completion>> generate(std::span<const Request> requests, const GenerationEvents& events = {});
 
-  // Log probabilities of `tokens` after `prompt`, in steps of its own, which take turns with those of the requests. Attention reads K and V
-  // of every token from the KV cache, as it stores them. Logits that are not numbers give log probabilities that are NaN.
+  // Returns the log probabilities of `tokens` after `prompt`, in steps of its own, which alternate with those of the requests. Attention
+  // reads K and V of every token from the KV cache, as it stores them. Logits that are not numbers give log probabilities that are NaN.
   Result<Score> score(std::span<const int32_t> prompt, std::span<const int32_t> tokens, const ScoreOptions& options = {});
 
   // Times of the graph's nodes since the last call. Empty without EngineOptions::profile.
@@ -244,7 +245,7 @@ class Engine {
   std::vector<Buffer> free_adjustments_;
   EngineStats counts_;  // but for what the parts count themselves
 
-  // Shared with all threads.
+  // All threads use these, under the mutex.
   mutable std::mutex inbox_;
   std::condition_variable wake_;
   std::vector<std::shared_ptr<Active>> submitted_;

@@ -18,7 +18,7 @@ bool has_penalties(const SamplingOptions& sampling) {
 
 }  // namespace
 
-// Requests that were submitted or cancelled since the last step.
+// Takes the requests that were submitted or cancelled since the last step.
 void Engine::take_inbox() {
   std::vector<std::shared_ptr<Active>> submitted;  // swapping needs no memory
   std::vector<RequestId> cancelled;
@@ -40,7 +40,7 @@ void Engine::take_inbox() {
   }
 }
 
-// Two steps may be on their way: the next one is enqueued before the previous one is read. Its tokens that the host does not know yet are
+// Up to two steps are in flight: the next one is enqueued before the previous one is read. Its tokens that the host does not know yet are
 // on the device.
 Result<bool> Engine::run_step() {
   const EngineClock::time_point start = EngineClock::now();
@@ -96,7 +96,7 @@ Status Engine::enqueue(const StepPlan& plan) {
   return status;
 }
 
-// The first step of a sample, which starts with so many tokens from the cache.
+// Begins the first step of a sample, which starts with so many tokens from the cache.
 void Engine::begin(Sample& sample, int64_t cached_tokens) {
   if (std::exchange(sample.begun, true)) return;
   sample.first_step = EngineClock::now();
@@ -127,14 +127,14 @@ Status Engine::fill_batch(const StepPlan& plan) {
   }
   for (size_t r = 0; r < plan.rows.size(); ++r) {
     auto& sample = static_cast<Sample&>(*plan.rows[r]);
-    begin(sample, sample.num_prompt);  // one that shares the prompt of another
+    begin(sample, sample.num_prompt);  // one that starts from the prompt of another
     PROLOGUE_ASSIGN_OR_RETURN(const SamplingRow row, sampling_row(sample));
     batch_.set_sampling(static_cast<int64_t>(r), row);
   }
   return {};
 }
 
-// The tokens [first, first + count) of a sequence.
+// Adds the tokens [first, first + count) of a sequence.
 Status Engine::add_to_batch(SequenceId id, const int32_t* tokens, int64_t first, int64_t count, int64_t num_rows,
                             const RopePlace& place, const RopeSet& set) {
   std::array<const std::vector<int32_t>*, kMaxLayerGroups> pages = {};

@@ -20,13 +20,13 @@ constexpr int64_t kFewSeqs = 8;              // up to here every number of seque
 
 constexpr int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b > 0 ? 1 : 0); }
 
-// One token and one row of logits for each sequence.
+// Whether the step has one token and one row of logits for each sequence.
 bool decodes(const StepInputs& step) {
   return step.num_decode_seqs == step.num_seqs && step.num_seqs == step.num_tokens && step.num_logit_rows == step.num_seqs &&
          step.num_seqs > 0;
 }
 
-// Captured decode steps: 1, 2, 4, 8, 16, 24, 32, ...
+// Decode steps are captured for 1, 2, 4, 8, 16, 24, 32, ... sequences.
 int64_t sequence_bucket(int64_t num_seqs) {
   if (num_seqs <= kFewSeqs) return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(num_seqs)));
   return divide_up(num_seqs, kFewSeqs) * kFewSeqs;
@@ -162,7 +162,7 @@ const float* ModelRunner::logits_of(const StepInputs& step) const {
   return static_cast<const float*>(executor.data(executor.graph().output));
 }
 
-// Rows of the rope tables for sequences of up to `context` tokens.
+// Makes rows of the rope tables for sequences of up to `context` tokens.
 Status ModelRunner::make_rope_rows(int64_t context, int64_t max_seqs) {
   rope_sets_ = RopeSets(model_, context, max_seqs);
   if (!rope_sets_.has_several()) {
@@ -287,7 +287,7 @@ Status ModelRunner::replay(const StepInputs& step) {
   return found->second.launch(execution_);
 }
 
-// The model, the sampled tokens, and the faults; for a decode step also the inputs of the next one.
+// Enqueues the model, the sampled tokens, and the faults; for a decode step also the inputs of the next one.
 Status ModelRunner::enqueue_graph(const StepInputs& step) {
   GraphExecutor& executor = executor_of(step);
   if (profile_enabled_) {

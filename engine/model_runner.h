@@ -50,7 +50,7 @@ struct RunnerConfig {
   bool profile = false;
 };
 
-// The layer groups of a model: layers with the same window share pages (kvcache/kv_cache.h).
+// Holds the layer groups of a model: layers with the same window use the same pages (kvcache/kv_cache.h).
 struct LayerGroups {
   std::vector<int64_t> windows;   // of each group, from small to large, but first 0 (all), if there is a layer that sees all
   std::vector<int32_t> of_layer;  // [num_layers]
@@ -59,10 +59,10 @@ struct LayerGroups {
 // window_of_layer has not one entry for each layer, or one is not in 0..2^31 - 1.
 Result<LayerGroups> layer_groups(const Model& model);
 
-// The configuration of the KV cache's memory.
+// Returns the configuration of the KV cache's memory.
 KvStorageConfig storage_config(const Model& model, const LayerGroups& groups, const RunnerConfig& config);
 
-// The longest sequence that fits in the cache by itself; 2^31 - 1 if all layers have windows that fit.
+// Returns the longest sequence that fits in the cache by itself; 2^31 - 1 if all layers have windows that fit.
 int64_t longest_sequence(const LayerGroups& groups, const KvStorageConfig& storage);
 
 // Time spent in the graph's nodes, summed over steps and over layers (the names do not contain the layer).
@@ -96,7 +96,7 @@ class ModelRunner {
 
   const KvStorage& storage() const { return storage_; }
   const Graph& graph() const { return executor_->graph(); }
-  // That of steps of few tokens; null: the same.
+  // Returns the graph of steps of few tokens, or null if they use the same one.
   const Graph* graph_of_few_tokens() const { return few_tokens_ == nullptr ? nullptr : &few_tokens_->graph(); }
   const StepLimits& limits() const { return executor_->limits(); }
   const LayerGroups& groups() const { return groups_; }
@@ -109,8 +109,8 @@ class ModelRunner {
   // top_logprobs: how many most likely tokens are returned for each row, up to kMaxTopLogprobs; -1: no log probabilities at all.
   // invalid_argument: two steps were enqueued and not read.
   Status enqueue(const StepBatch& batch, int64_t top_logprobs = -1);
-  // Only after an enqueued step of one token and one row for each sequence, with no other step in between: every sequence goes on with the
-  // token that was sampled. Its block tables must have room. max_seq_len: of the longest sequence then.
+  // Called only after an enqueued step of one token and one row for each sequence, with no other step in between: every sequence continues
+  // with the token that was sampled. Its block tables must have room. max_seq_len: of the longest sequence then.
   Status enqueue_next(int64_t max_seq_len, int64_t top_logprobs = -1);
   Result<StepResults> read();
   int64_t num_enqueued() const { return num_enqueued_; }
@@ -118,13 +118,13 @@ class ModelRunner {
   // Copies pages of the cache, in stream order.
   Status copy_pages(const std::vector<PageCopy>& copies) { return storage_.copy_pages(copies, execution_); }
 
-  // The logits of the last step, [rows, vocab_size]. Waits.
+  // Reads the logits of the last step, [rows, vocab_size]. Waits.
   Status read_logits(std::vector<float>& logits);
 
   int64_t num_captured() const { return static_cast<int64_t>(captured_.size()); }
   int64_t num_replayed() const { return num_replayed_; }
 
-  // By node, in the graph's order, since the last call: of steps with prompts, and of steps of one token of each sequence.
+  // Holds times by node, in the graph's order, since the last call: of steps with prompts, and of steps of one token of each sequence.
   struct Profile {
     std::vector<NodeProfile> prefill;
     std::vector<NodeProfile> decode;

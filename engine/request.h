@@ -1,4 +1,4 @@
-// A request to the engine and what comes back.
+// This file has a request to the engine and its results.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ using RequestId = int64_t;
 
 inline constexpr int64_t kMaxSamples = 128;
 
-// What takes turns with others in the scheduler: a request with its samples, or several requests of one client.
+// The scheduler alternates between groups. A group is a request with its samples, or several requests of one client.
 struct RequestGroup {
   int64_t num_running = 0;  // sequences; the scheduler's
 };
@@ -34,17 +34,19 @@ struct Request {
   int64_t num_logprobs = -1;    // -1 = none; n: log probability of each token and the n most likely ones, up to kMaxTopLogprobs
   SamplingOptions sampling;
   std::vector<std::string> stop;     // generation stops at the first of these texts, which is not returned
-  std::vector<int32_t> stop_tokens;  // generation stops at these tokens, as at EOS (a chat format's end of turn)
+  std::vector<int32_t> stop_tokens;  // generation stops at these tokens, as at EOS (a chat format's end-of-message token)
   bool ignore_eos = false;
-  // The rope positions of the prompt's tokens on each axis (MRoPE): [axes, prompt tokens], row-major; empty: the token's index on every
-  // axis. A generated token is on every axis one further than the token before it, the first one behind the largest position of the prompt.
+  // Gives the rope positions of the prompt's tokens on each axis (MRoPE): [axes, prompt tokens], row-major; empty: the token's index on
+  // every axis. A generated token has on every axis the position after that of the token before it; the first one has the position after
+  // the largest one of the prompt.
   std::vector<int32_t> positions;
   // Of ropes whose frequencies depend on the sequence's length (dynamic NTK, LongRoPE): the length that they are computed for. It does not
   // change while the sequence grows. 0: prompt and max_tokens together, or the context, if that is less.
   int64_t rope_length = 0;
-  // Requests with different salts share no pages of the KV cache, so neither times nor Completion::cached_tokens tell one about another.
+  // Requests with different salts use no pages of the KV cache together, so neither times nor Completion::cached_tokens tell one about
+  // another.
   std::string cache_salt;
-  // Requests of one group (of the same engine) take turns as one; null: a group of its own.
+  // The scheduler treats the requests of one group (of the same engine) as one; null: a group of its own.
   std::shared_ptr<RequestGroup> group;
 };
 
@@ -65,12 +67,12 @@ struct TokenLogprobs {
   std::vector<std::pair<int32_t, float>> top;     // the most likely tokens, in order, each with its log probability
 };
 
-// One sample of a request.
+// Holds one sample of a request.
 struct Completion {
   Status status;
   std::vector<int32_t> tokens;  // without the end token
   std::string text;             // valid UTF-8; without the stop text
-  std::vector<TokenLogprobs> logprobs;  // of `tokens`, if asked for
+  std::vector<TokenLogprobs> logprobs;  // of `tokens`, if requested
   FinishReason finish_reason = FinishReason::cancelled;
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;    // of the prompt, found in the cache

@@ -52,7 +52,7 @@ RopeSet* RopeSets::acquire(int64_t length_class, int64_t num_positions) {
   return set;
 }
 
-// In the first gap that is large enough.
+// Places a set in the first gap that is large enough.
 RopeSet* RopeSets::place(int64_t length_class, int64_t num_rows) {
   int64_t row = 0;
   for (auto next = sets_.begin();; ++next) {

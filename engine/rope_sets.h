@@ -22,7 +22,7 @@ struct RopeSet {
   bool filled = false;  // its rows are made, or enqueued to be
 };
 
-// The rope positions of a sequence.
+// Says where the rope positions of a sequence are.
 struct RopePlace {
   int64_t length_class = 0;        // of the length that is pinned
   int64_t num_prompt = 0;          // tokens
@@ -45,16 +45,16 @@ int64_t rope_length_class(const Model& model, int64_t sequence_length);
 class RopeSets {
  public:
   RopeSets() = default;
-  // For sequences of up to `context` tokens, max_seqs at a time. Sets that are kept: that of short sequences, in rows 0 .. context - 1, and
-  // that of long ones of LongRoPE. Dynamic NTK has a set for every length: for these there are rows of a few sequences of `context` tokens,
-  // and a set that no sequence uses stays until its rows are needed.
+  // Keeps sets for sequences of up to `context` tokens, max_seqs at a time. Sets that are kept: that of short sequences, in rows 0 ..
+  // context - 1, and that of long ones of LongRoPE. Dynamic NTK has a set for every length: for these there are rows of a few sequences of
+  // `context` tokens, and a set that no sequence uses stays until its rows are needed.
   RopeSets(const Model& model, int64_t context, int64_t max_seqs);
 
   int64_t num_rows() const { return num_rows_; }
   bool has_several() const { return sets_.size() > 1 || num_rows_ > sets_.front().num_rows; }
 
-  // A set for a sequence with this length class whose positions are below num_positions, for release(). Null: others use the rows. Of
-  // num_positions <= context, one is always found once all others are released. Throws std::bad_alloc.
+  // Returns a set for a sequence with this length class whose positions are below num_positions, for release(). Returns null if others use
+  // the rows. With num_positions <= context, one is always found once all others are released. Throws std::bad_alloc.
   RopeSet* acquire(int64_t length_class, int64_t num_positions);
   void share(RopeSet& set) { ++set.num_users; }
   void release(RopeSet& set) { --set.num_users; }

@@ -21,8 +21,8 @@ struct SamplingOptions {
   std::vector<std::pair<int32_t, float>> logit_bias = {};  // added to the logits of these tokens; -infinity forbids one
 };
 
-// The values that a model's files recommend where nobody has chosen one: of generation_config.json, or of the keys general.sampling.* of a
-// GGUF file. They are within the rules of SamplingOptions. Empty: the files do not name this one.
+// Holds the values that a model's files recommend if nobody has chosen one: of generation_config.json, or of the keys general.sampling.* of
+// a GGUF file. They are within the rules of SamplingOptions. Empty: the files do not name this one.
 struct SamplingDefaults {
   std::optional<float> temperature = {};
   std::optional<int32_t> top_k = {};
@@ -30,7 +30,7 @@ struct SamplingDefaults {
   std::optional<float> min_p = {};
   std::optional<float> repetition_penalty = {};
 
-  // `base` with the values that are named here.
+  // Returns `base` with the values that are named here.
   SamplingOptions over(SamplingOptions base) const {
     base.temperature = temperature.value_or(base.temperature);
     base.top_k = top_k.value_or(base.top_k);

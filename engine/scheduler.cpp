@@ -29,7 +29,7 @@ void Scheduler::stop(ScheduledSequence& sequence) {
   --sequence.group->num_running;
 }
 
-// Whose turn it is: of the groups with the fewest running sequences, the first in the queue.
+// Finds the group that is next: of the groups with the fewest running sequences, the first in the queue.
 Scheduler::Waiting::const_iterator Scheduler::find_next() const {
   auto next = waiting_.begin();
   for (auto it = waiting_.begin(); it != waiting_.end() && (*next)->group->num_running > 0; ++it) {
@@ -38,7 +38,8 @@ Scheduler::Waiting::const_iterator Scheduler::find_next() const {
   return next;
 }
 
-// A seat for a group that has none, of the group that has the most. Before anything is planned: a step has all sequences of its plan.
+// Frees a seat for a group that has none, in the group that has the most. Called before anything is planned: a step has all sequences of
+// its plan.
 void Scheduler::make_way() {
   if (num_running() < limits_.max_seqs || waiting_.empty()) return;
   if (const ScheduledSequence& next = next_waiting(); next.group->num_running > 0 || next.num_pending > 0) return;
@@ -156,7 +157,7 @@ Status Scheduler::start_siblings(StepPlan& plan, ScheduledSequence& sequence) {
   return {};
 }
 
-// One token of every running sequence whose prompt is computed.
+// Plans one token of every running sequence whose prompt is computed.
 Status Scheduler::plan_decodes(StepPlan& plan) {
   for (size_t i = 0; i < running_.size(); ++i) {
     ScheduledSequence& sequence = *running_[i];
@@ -167,7 +168,7 @@ Status Scheduler::plan_decodes(StepPlan& plan) {
   return {};
 }
 
-// True: the sequence runs, with pages for all of its tokens; of layers with a window, for the next one.
+// Returns true if the sequence runs, with pages for all of its tokens; of layers with a window, for the next one.
 Result<bool> Scheduler::admit(ScheduledSequence& sequence) {
   if (num_running() >= limits_.max_seqs || sequence.num_pending > 0) return false;
   const auto length = static_cast<int64_t>(sequence.tokens.size());
@@ -178,7 +179,7 @@ Result<bool> Scheduler::admit(ScheduledSequence& sequence) {
     PROLOGUE_ASSIGN_OR_RETURN(const int64_t hit, cache_->length(sequence.cache_id));
     const int64_t num_missing = cache_->pages_for(length) - cache_->pages_for(hit);
     for (int64_t g = 0; g < cache_->num_groups(); ++g) {
-      // Room for the next tokens of those that run, so that they are not preempted at once.
+      // The sequences that run need room for their next tokens, so that they are not preempted at once.
       const int64_t needed = (cache_->window(g) == 0 ? num_missing : 1) + num_running();
       if (needed > cache_->num_available_pages(g)) return false;
     }
@@ -191,8 +192,8 @@ Result<bool> Scheduler::admit(ScheduledSequence& sequence) {
   return admitted;
 }
 
-// A chunk of a prompt. False: there is no page for it in a layer group with a window. Then it waits until others give theirs back, but the
-// first sequence of a step has one: younger ones, which the step does not have, are preempted.
+// Plans a chunk of a prompt. Returns false if there is no page for it in a layer group with a window. Then it waits until others give
+// theirs back, but the first sequence of a step has one: younger ones, which the step does not have, are preempted.
 Result<bool> Scheduler::plan_prompt(StepPlan& plan, ScheduledSequence& sequence) {
   PROLOGUE_ASSIGN_OR_RETURN(const int64_t room, cache_->room(sequence.cache_id));
   int64_t count = std::min({budget_, sequence.length() - sequence.num_computed, room});

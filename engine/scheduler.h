@@ -23,21 +23,21 @@
 
 namespace prologue {
 
-// A decoding sequence that needs a page gets pages for so many tokens more, while there are plenty: block tables change rarely then.
+// A decoding sequence that needs a page gets pages for so many tokens more while there are plenty: block tables change rarely then.
 inline constexpr int64_t kTokensAhead = 64;
 
-// One sample of a request, as the scheduler sees it.
+// Describes one sample of a request, as the scheduler sees it.
 struct ScheduledSequence {
   std::vector<int32_t> tokens;  // known ones: the prompt, then generated ones
   int64_t max_length = 0;       // of prompt and generated tokens; a sequence of this length needs no further step
-  uint64_t cache_key = 0;       // sequences with different keys share no pages
+  uint64_t cache_key = 0;       // sequences with different keys have no pages in common
   int64_t rope_length = 0;      // its rope_length_class()
   int64_t num_positions = 0;    // its rope positions are below
   int64_t steady_from = 0;      // from this token on, each is one position further than the token before it
   RequestGroup* group = nullptr;
   std::vector<ScheduledSequence*> siblings = {};  // samples of the same prompt that start when it has been computed; till then without tokens
 
-  // The scheduler's.
+  // Only the scheduler uses this.
   enum class State { outside, waiting, running };
   State state = State::outside;
   int64_t num_pending = 0;   // tokens (0 or 1) that an enqueued step samples, not known yet
@@ -57,7 +57,7 @@ struct SchedulerLimits {
   int64_t max_seqs = 0;
 };
 
-// The tokens [first, first + count) of a sequence.
+// Names the tokens [first, first + count) of a sequence.
 struct PlannedSequence {
   ScheduledSequence* sequence = nullptr;
   int64_t first = 0;

@@ -1,4 +1,4 @@
-// Log probabilities of given tokens.
+// This file computes log probabilities of given tokens.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -61,7 +61,7 @@ Result<Score> Engine::run_score(std::span<const int32_t> prompt, std::span<const
   const int64_t end = static_cast<int64_t>(scored.tokens.size()) - 1;  // the logits of the last token are not needed,
   int64_t at = 0;
   const auto run = [&]() -> Status {
-    // The requests' steps are read first: one step at a time is on its way.
+    // The requests' steps are read first: only one step at a time is in flight.
     while (!enqueued_.empty()) {
       if (const Status read = read_step(); !read.ok()) fail_running(read);
     }
@@ -107,7 +107,7 @@ Result<Score> Engine::run_score(std::span<const int32_t> prompt, std::span<const
   return score;
 }
 
-// What the logits before the next token say about it.
+// Adds what the logits before the next token say about it.
 void Engine::add_scores(const Scored& scored, const float* row, const ScoreOptions& options, Score& score) const {
   const int64_t vocab = config().vocab_size;
   const int32_t token = scored.tokens[static_cast<size_t>(scored.num_prompt) + score.argmax.size()];
@@ -132,7 +132,7 @@ void Engine::add_scores(const Scored& scored, const float* row, const ScoreOptio
   score.logprobs.push_back(std::move(logprobs));
 }
 
-// The tokens [first, first + count) of one sequence, and the logits of the last num_rows of them.
+// Runs the tokens [first, first + count) of one sequence, and returns the logits of the last num_rows of them.
 Status Engine::score_step(const Scored& scored, int64_t first, int64_t count, int64_t num_rows, std::vector<float>& logits) {
   PROLOGUE_RETURN_IF_ERROR(cache_->append(scored.id, count));
   batch_.clear();

@@ -24,7 +24,7 @@ bool TextStream::cut_at_stop() {
   return true;
 }
 
-// The number of bytes at the end of the pending text that may be the beginning of a stop text.
+// Returns the number of bytes at the end of the pending text that may be the beginning of a stop text.
 size_t TextStream::held_back() const {
   size_t longest = 0;
   for (const std::string& stop : stop_) {

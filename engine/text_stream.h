@@ -1,4 +1,4 @@
-// The text of a sequence while its tokens come in: whole characters only, and never a part of a stop text.
+// A TextStream has the text of a sequence while its tokens come in: whole characters only, and never a part of a stop text.
 #pragma once
 
 #include <string>

@@ -44,7 +44,7 @@ Result<FileBytes> FileBytes::open(const std::string& file_path) {
   const std::string path = printable_path(file_path);  // as messages show it
   FileBytes file;
   file.path_ = path;
-  // O_NONBLOCK: opening a named pipe must not wait for a writer.
+  // O_NONBLOCK is set because opening a named pipe must not wait for a writer.
   file.descriptor_ = ::open(file_path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file.descriptor_ < 0) {
     const int error = errno;
@@ -60,7 +60,7 @@ Result<FileBytes> FileBytes::open(const std::string& file_path) {
   file.modified_ns_ = modified_ns(info);
   if (info.st_size == 0) return file;
 
-  // Reserves addresses for the head, so that it can grow in place. Only the part that has been read uses memory.
+  // Reserves addresses for the head, so that it can grow without moving. Only the part that has been read uses memory.
   const auto size = static_cast<uint64_t>(info.st_size);
   void* const range = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (range == MAP_FAILED) {

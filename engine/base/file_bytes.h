@@ -1,4 +1,4 @@
-// The bytes of a file that are read when they are needed, or bytes that are already in memory.
+// Holds the bytes of a file that are read when they are needed, or bytes that are already in memory.
 //
 // A file is read, not mapped. Bytes that were read are a private copy, so they stay as they were checked. If another program
 // truncates the file, the next read returns an error; with a mapping the process would end with SIGBUS.
@@ -15,7 +15,7 @@
 
 namespace prologue {
 
-// Move-only. The address of the head does not change when the object is moved.
+// It can be moved, not copied. The address of the head does not change when the object is moved.
 class FileBytes {
  public:
   FileBytes() = default;
@@ -35,10 +35,10 @@ class FileBytes {
   // not a regular file, or it cannot be opened for reading.
   static Result<FileBytes> open(const std::string& path);
 
-  // The size of the whole file at the time when it was opened.
+  // Returns the size of the whole file at the time when it was opened.
   uint64_t size() const { return size_; }
 
-  // The beginning of the file, as far as it has been read. Its address is valid while this object exists.
+  // Returns the beginning of the file, as far as it has been read. Its address is valid while this object exists.
   std::span<const std::byte> head() const { return {head_, head_size_}; }
   // Reads until the head has at least `size` <= size() bytes. unsupported: `size` is more than 256 MiB. data_loss: the file has
   // become shorter. device_error: the system reported a read error.

@@ -6,7 +6,7 @@ namespace prologue {
 
 namespace {
 
-// True if a valid UTF-8 character controls the terminal and is not shown as a character.
+// Returns true if a valid UTF-8 character controls the terminal and is not shown as a character.
 bool is_control(std::string_view character) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(character[i]); };
   if (character.size() == 1) return byte(0) < 0x20 || byte(0) == 0x7f;
@@ -33,7 +33,7 @@ std::string take_shown(std::string_view& rest, std::string_view keep) {
   return escaped;
 }
 
-// The printable form of the beginning of `text`, at most `max_bytes` long; the rest stays in `text`.
+// Returns the printable form of the beginning of `text`, at most `max_bytes` long; the rest stays in `text`.
 std::string take_printable(std::string_view& text, size_t max_bytes) {
   std::string shown;
   while (!text.empty()) {

@@ -1,4 +1,4 @@
-// Text from a file, a model or a command line, made safe for a message or a terminal.
+// This file makes text from a file, a model or a command line safe for a message or a terminal.
 //
 // Escaped, each byte as \xNN: control characters (C0, DEL, C1), line and paragraph separators, characters that change the
 // direction of the text around them, and bytes that are not UTF-8. Everything else stays as it is.
@@ -10,14 +10,14 @@
 
 namespace prologue {
 
-// Characters of `keep` (control characters) stay as they are.
+// The characters of `keep` (control characters) stay as they are.
 std::string escape_controls(std::string_view text, std::string_view keep = {});
-// On one line, and at most `max_bytes` long. The rest of a longer text is replaced by "... (N bytes)", where N is the length of the
-// whole text.
+// Returns the text on one line, at most `max_bytes` long. The rest of a longer text is replaced by "... (N bytes)", where N is the length
+// of the whole text.
 std::string printable(std::string_view text, size_t max_bytes = 96);
 // The same in single quotes. (Not "quoted": with <iomanip>, a std::string would find std::quoted.)
 std::string in_quotes(std::string_view text, size_t max_bytes = 96);
-// A file's path for a message: printable, at most 1024 bytes.
+// Returns a file's path for a message: printable, at most 1024 bytes.
 std::string printable_path(std::string_view path);
 
 }  // namespace prologue

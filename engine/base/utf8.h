@@ -1,4 +1,4 @@
-// UTF-8. Input text may be any bytes; output text is always valid.
+// This file reads and repairs UTF-8. Input text may be any bytes; output text is always valid.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace prologue {
 
-// U+FFFD, the replacement for bytes that are not valid UTF-8.
+// U+FFFD replaces bytes that are not valid UTF-8.
 inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";
 
 // Classifies the first bytes of a text. Overlong forms, surrogates and values above U+10FFFF are not valid UTF-8.
@@ -21,7 +21,7 @@ Utf8Prefix utf8_prefix(std::string_view text);  // text is not empty
 
 bool is_valid_utf8(std::string_view text);
 
-// The text as valid UTF-8: each byte that is not part of a valid character becomes U+FFFD.
+// Returns the text as valid UTF-8: each byte that is not part of a valid character becomes U+FFFD.
 std::string replace_invalid_bytes(std::string_view text);
 
 }  // namespace prologue

@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The files of a Hugging Face model that people name when they mean its directory.
+// People name these files of a Hugging Face model when they mean its directory.
 bool stands_for_directory(const std::string& name) {
   return name == "config.json" || name == "model.safetensors" || name == "model.safetensors.index.json" ||
          (name.starts_with("model-") && name.ends_with(".safetensors"));

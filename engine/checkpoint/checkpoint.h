@@ -1,5 +1,5 @@
-// A model as its files have it: named configuration values and named tensors. A GGUF file (engine/gguf) and a Hugging Face directory
-// (engine/huggingface) are read through it, so what loads a model knows neither.
+// A checkpoint is a model as its files have it: named configuration values and named tensors. A GGUF file (engine/gguf) and a Hugging Face
+// directory (engine/huggingface) are read through it, so what loads a model knows neither.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace prologue {
 
-// The type of a tensor that this library cannot read, such as an int64 buffer.
+// A tensor has this type if the library cannot read its type, such as int64.
 inline constexpr GgmlType kUnreadableType = static_cast<GgmlType>(~uint32_t{0});
 
 struct TensorInfo {
@@ -31,8 +31,8 @@ struct TensorInfo {
   }
 };
 
-// An open checkpoint. It records which keys and tensors were read, so that a loader can refuse those that it does not know. Const functions
-// update this record, so only one thread at a time may use them; read() may be called by several.
+// This is an open checkpoint. It records which keys and tensors were read, so that a loader can refuse those that it does not know. Const
+// functions update this record, so only one thread at a time may use them; read() may be called by several.
 //
 // Keys are those of the format: "llama.block_count" in a GGUF file, "rope_parameters.rope_theta" (a dot for each object) in config.json.
 // The functions that return a value: not_found: there is no such key, or it is null. data_loss: it has another type, or does not fit.
@@ -40,8 +40,8 @@ class Checkpoint {
  public:
   enum class Format { gguf, huggingface };
 
-  // Of a GGUF file, or of a directory with config.json. The path of a file of such a directory (config.json, model.safetensors, its index or
-  // a shard) stands for the directory. Errors: those of the format.
+  // Opens a GGUF file, or a directory with config.json. The path of a file of such a directory (config.json, model.safetensors, its index
+  // or a shard) stands for the directory. Errors: those of the format.
   static Result<std::unique_ptr<Checkpoint>> open(const std::string& path);
   virtual ~Checkpoint() = default;
 
@@ -58,13 +58,13 @@ class Checkpoint {
   virtual Result<std::vector<int64_t>> integers(std::string_view key) const = 0;  // flags count as 0 and 1
   virtual Result<std::vector<double>> numbers(std::string_view key) const = 0;
   virtual Result<std::vector<std::string>> texts(std::string_view key) const = 0;
-  // GGUF: the keys that start with `prefix` and were not read. config.json: none, because transformers ignores what a model's class does
-  // not know.
+  // Returns the keys of a GGUF file that start with `prefix` and were not read. config.json: none, because transformers ignores what a
+  // model's class does not know.
   virtual std::vector<std::string> unused_keys(std::string_view prefix) const = 0;
 
   virtual std::span<const TensorInfo> tensors() const = 0;
   virtual bool has_tensor(std::string_view name) const = 0;
-  // Null if there is none. It then counts as used.
+  // Returns the tensor, which then counts as used, or null if there is none.
   virtual const TensorInfo* tensor(std::string_view name) const = 0;
   virtual std::vector<std::string> unused_tensors() const = 0;
   // Copies bytes [begin, begin + size) of the data of one of tensors(). invalid_argument: the range is not within the data. data_loss: the file has

@@ -18,7 +18,7 @@ class ConfigReader {
   ConfigReader(const Checkpoint& checkpoint, std::string prefix) : checkpoint_(checkpoint), prefix_(std::move(prefix)) {}
 
   bool has(std::string_view key) const { return checkpoint_.has(str_cat(prefix_, key)); }
-  // A size: 1 to 2^31 - 1. Without a fallback the key must be there.
+  // Returns a size: 1 to 2^31 - 1. Without a fallback the key must be there.
   int64_t size(std::string_view key, std::optional<int64_t> fallback = std::nullopt);
   int64_t integer(std::string_view key, std::optional<int64_t> fallback = std::nullopt);
   double number(std::string_view key, std::optional<double> fallback = std::nullopt);  // finite
@@ -34,7 +34,7 @@ class ConfigReader {
   void only(std::string_view key, int value) { only(key, int64_t{value}); }
   void only(std::string_view key, const char* value);  // (a std::string_view would lose against bool)
 
-  // "PATH: KEY" for messages of other rules.
+  // Returns "PATH: KEY" for messages of other rules.
   std::string name(std::string_view key) const;
   void fail(const Status& status) {
     if (status_.ok()) status_ = status;

@@ -1,4 +1,4 @@
-// Names in messages.
+// This file writes names in messages.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace prologue {
 
-// "'a', 'b' and 3 more": each name quoted and printable, at most 20 of them.
+// Returns "'a', 'b' and 3 more": each name quoted and printable, at most 20 of them.
 std::string name_list(const std::vector<std::string>& names);
 // "[2, 3]"
 std::string shape_text(const std::vector<int64_t>& shape);

@@ -89,8 +89,8 @@ struct Q5_1 {  // scale | minimum | fifth bits | 32 x 4 bits
   }
 };
 
-// The 6-bit scale and minimum of each of the eight groups of 32 values in a Q4_K or Q5_K block. Groups 0..3 have theirs in the
-// low six bits of bytes 0..3 and 4..7; groups 4..7 have four bits in bytes 8..11 and the upper two in the top of the former.
+// Holds the 6-bit scale and minimum of each of the eight groups of 32 values in a Q4_K or Q5_K block. Groups 0..3 have theirs in the low
+// six bits of bytes 0..3 and 4..7; groups 4..7 have four bits in bytes 8..11 and the upper two in the top of the former.
 struct GroupScales {
   float scale[8];
   float minimum[8];

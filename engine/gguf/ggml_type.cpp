@@ -22,7 +22,7 @@ constexpr GgmlTypeInfo kSupported[] = {
     {GgmlType::q6_k, "Q6_K", 256, 128 + 64 + 16 + 2},
 };
 
-// By number, whether supported, unsupported or withdrawn.
+// The names are indexed by number, whether supported, unsupported or withdrawn.
 constexpr const char* kNames[] = {
     "F32",      "F16",    "Q4_0",  "Q4_1",       "Q4_2",       "Q4_3",       "Q5_0",   "Q5_1",    "Q8_0",  "Q8_1",     "Q2_K",
     "Q3_K",     "Q4_K",   "Q5_K",  "Q6_K",       "Q8_K",       "IQ2_XXS",    "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL",   "IQ3_S",

@@ -1,4 +1,4 @@
-// The storage types of tensors in GGUF files: those that this library reads, and the names of those that it does not support.
+// This file has the storage types of tensors in GGUF files: those that this library reads, and the names of those that it does not support.
 #pragma once
 
 #include <cstdint>
@@ -29,13 +29,13 @@ struct GgmlTypeInfo {
   int64_t block_bytes;
 };
 
-// Null for a type that this library does not read.
+// Returns null for a type that this library does not read.
 const GgmlTypeInfo* ggml_type_info(GgmlType type);
 
-// "Q4_K"; for a number that no version of the format defines, "unknown type 77".
+// Returns "Q4_K"; for a number that no version of the format defines, "unknown type 77".
 std::string ggml_type_name(GgmlType type);
 
-// "F32, F16, ...", for error messages.
+// Returns "F32, F16, ...", for error messages.
 std::string supported_ggml_types();
 
 }  // namespace prologue

@@ -35,7 +35,7 @@ T load(const std::byte* bytes) {
   return value;
 }
 
-// Bytes of one value; 0 for those whose size is not fixed.
+// Returns the bytes of one value, or 0 for those whose size is not fixed.
 uint64_t value_size(GgufValueType type) {
   switch (type) {
     case GgufValueType::uint8:
@@ -118,7 +118,8 @@ class GgufParser {
     return ok_status();
   }
 
-  // Separate from read_string because vocabularies are long: to build a name for each string would take longer than to read it.
+  // Skips a string. It is not part of read_string because vocabularies are long: to build a name for each string would take longer than to
+  // read it.
   Status skip_string(uint64_t index, const std::string& what) {
     PROLOGUE_RETURN_IF_ERROR(need(std::min(remaining(), sizeof(uint64_t))));
     const uint64_t length = remaining() < sizeof(uint64_t) ? 0 : load<uint64_t>(here());

@@ -1,4 +1,4 @@
-// GGUF files: one file with weights, configuration and tokenizer. Versions 2 and 3, little-endian.
+// A GGUF file has a model's weights, configuration and tokenizer. Versions 2 and 3 are read, little-endian.
 //
 // The reader trusts nothing in a file. open() checks every count, length, type, dimension and offset against the size of the file;
 // after that, tensors and values can be read without further checks. An inconsistent file is an error (StatusCode::data_loss) whose
@@ -41,8 +41,8 @@ enum class GgufValueType : uint32_t {
 
 const char* gguf_value_type_name(GgufValueType type);
 
-// One tensor of a file. dims[0] is the contiguous dimension, the number of elements in a row. The weight of a linear layer has dims
-// [in_features, out_features] here, which is [out_features, in_features] in row-major order.
+// Describes one tensor of a file. dims[0] is the contiguous dimension, the number of elements in a row. The weight of a linear layer has
+// dims [in_features, out_features] here, which is [out_features, in_features] in row-major order.
 struct GgufTensor {
   std::string_view name;
   GgmlType type = GgmlType::f32;
@@ -55,7 +55,7 @@ struct GgufTensor {
   int64_t num_elements() const { return row_elements() * num_rows(); }
 };
 
-// A model file, open for reading. Move-only; names and keys point into it.
+// A GgufFile is a model file, open for reading. It can be moved, not copied; names and keys point into it.
 //
 // The object records which keys and tensors were read. A model loader reads those that it knows, then returns an error if others are
 // left (unused_tensors, unused_keys), so that nothing that changes the result is silently ignored. Const functions update this
@@ -65,7 +65,7 @@ class GgufFile {
   // Opens the file and reads its metadata. unsupported: these take more than 256 MiB, or are more than 65536 keys or 2^20 tensors.
   // Other errors: of FileBytes::open.
   static Result<GgufFile> open(const std::string& path);
-  // Uses the bytes of a whole file in memory; `name` takes the place of the path in messages.
+  // Uses the bytes of a whole file in memory; messages have `name` instead of a path.
   static Result<GgufFile> from_bytes(std::vector<std::byte> bytes, std::string name = "memory");
 
   const std::string& path() const { return path_; }  // as messages show it (printable_path)
@@ -75,10 +75,10 @@ class GgufFile {
 
   bool has(std::string_view key) const { return key_index_.count(key) != 0; }
 
-  // The value of `key`; the key then counts as used. T is bool, int32_t, uint32_t, int64_t, uint64_t, float, double, std::string, or a
-  // std::vector of int32_t, uint32_t, int64_t, float, double, bool or std::string.
-  // An integer T accepts every integer type of the file if the value fits. A float T accepts both float types.
-  // not_found: no such key. data_loss: the value has another type, or does not fit. unsupported: an array has more than 2^22 values.
+  // Returns the value of `key`; the key then counts as used. T is bool, int32_t, uint32_t, int64_t, uint64_t, float, double, std::string,
+  // or a std::vector of int32_t, uint32_t, int64_t, float, double, bool or std::string. An integer T accepts every integer type of the file
+  // if the value fits. A float T accepts both float types. not_found: no such key. data_loss: the value has another type, or does not fit.
+  // unsupported: an array has more than 2^22 values.
   template <class T>
   Result<T> get(std::string_view key) const;
   // The same, but returns `fallback` if there is no such key. A value of a wrong type is still an error.
@@ -88,7 +88,7 @@ class GgufFile {
   }
 
   std::vector<std::string> keys() const;
-  // The keys that start with `prefix` and have not been read. general.*, tokenizer.* and quantize.* are never included: they do not
+  // Returns the keys that start with `prefix` and have not been read. general.*, tokenizer.* and quantize.* are never included: they do not
   // change how the model computes (the tokenizer has its own reader).
   std::vector<std::string> unused_keys(std::string_view prefix = {}) const;
 
@@ -97,10 +97,10 @@ class GgufFile {
   std::span<const GgufTensor> tensors() const { return tensors_; }
   bool has_tensor(std::string_view name) const { return tensor_index_.count(name) != 0; }
 
-  // The tensor with this name; it then counts as used. The pointer is valid while the file object exists. not_found: there is no such
-  // tensor.
+  // Returns the tensor with this name; it then counts as used. The pointer is valid while the file object exists. not_found: there is no
+  // such tensor.
   Result<const GgufTensor*> tensor(std::string_view name) const;
-  // The same, and data_loss if its dimensions are not `dims`.
+  // Does the same, and returns data_loss if its dimensions are not `dims`.
   Result<const GgufTensor*> tensor(std::string_view name, std::span<const int64_t> dims) const;
   Result<const GgufTensor*> tensor(std::string_view name, std::initializer_list<int64_t> dims) const {
     return tensor(name, std::span<const int64_t>(dims.begin(), dims.size()));
@@ -118,7 +118,7 @@ class GgufFile {
  private:
   friend class GgufParser;
 
-  // A metadata value as stored in the file; `payload` points at the first element.
+  // Describes a metadata value as stored in the file; `payload` points at the first element.
   struct Entry {
     std::string_view key;
     GgufValueType type = GgufValueType::uint8;  // of the value, or of an array's elements

@@ -1,4 +1,4 @@
-// A GGUF file, or the parts of one that was split, as a checkpoint.
+// Reads a GGUF file, or the parts of one that was split, as a checkpoint.
 #pragma once
 
 #include <memory>

@@ -177,7 +177,7 @@ constexpr std::string_view kEndTexts[] = {"<|eot_id|>",
                                           "<|tool_response>",
                                           "<\uff5cend\u2581of\u2581sentence\uff5c>",
                                           "[e~["};
-// Markers that begin the turns of chats. A text of this form is a marker, whatever type the file gives it.
+// These markers begin the messages of chats. A text of this form is a marker, whatever type the file gives it.
 constexpr std::string_view kTurnTexts[] = {"<|im_start|>", "<|im_sep|>", "<|start_header_id|>", "<|end_header_id|>",
                                            "<start_of_turn>"};
 

@@ -60,7 +60,7 @@ class JsonBuilder final : public nlohmann::json_sax<nlohmann::json> {
   Json take() { return std::move(root_); }
 
  private:
-  // A list or object that has begun, and in an object the name of the member that comes next.
+  // Describes a list or object that has begun, and in an object the name of the member that comes next.
   struct Open {
     Json value;
     std::string name;

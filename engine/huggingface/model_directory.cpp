@@ -22,7 +22,7 @@ constexpr const char* kIndex = "model.safetensors.index.json";
 
 std::string file_in(const std::string& directory, std::string_view name) { return (fs::path(directory) / name).string(); }
 
-// A symbolic link that leads nowhere exists: opening it gives the better message.
+// A symbolic link that leads nowhere exists here: opening it gives the better message.
 bool exists(const std::string& path) {
   std::error_code error;
   return fs::exists(fs::symlink_status(path, error));
@@ -61,7 +61,7 @@ bool convert(const Json& json, T& value) {
   return found != nullptr;
 }
 
-// The same, of a list's item: flags count as integers.
+// Does the same for a list's item: flags count as integers.
 template <class T>
 bool convert_item(const Json& json, T& value) {
   return convert(json, value);

@@ -1,4 +1,4 @@
-// A model's directory as Hugging Face's transformers writes it: config.json, and model.safetensors or the shards that
+// Reads a model's directory as Hugging Face's transformers writes it: config.json, and model.safetensors or the shards that
 // model.safetensors.index.json names.
 #pragma once
 

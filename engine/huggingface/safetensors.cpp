@@ -19,7 +19,7 @@ static_assert(std::endian::native == std::endian::little, "values are read from 
 constexpr uint64_t kLengthBytes = 8;
 constexpr uint64_t kMaxHeader = uint64_t{32} << 20;
 
-// The bits of an element, for the types whose size is checked. 0: not one of them.
+// Returns the bits of an element, for the types whose size is checked, or 0 for any other.
 int64_t element_bits(std::string_view dtype) {
   constexpr std::pair<std::string_view, int64_t> kBits[] = {
       {"BOOL", 8}, {"U8", 8},   {"I8", 8},   {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8},

@@ -1,4 +1,4 @@
-// safetensors files: named tensors, each one range of the file.
+// A safetensors file has named tensors, each one range of the file.
 //
 // The reader trusts nothing in a file. open() checks the header, and that the tensors' ranges cover the data without overlap or hole, as the
 // format requires; after that, data can be read without further checks. An inconsistent file is an error (StatusCode::data_loss) whose
@@ -24,12 +24,12 @@ struct SafetensorsTensor {
   int64_t size_bytes = 0;      // of a known type: what the shape takes
 };
 
-// Move-only; the addresses of the tensors do not change when the object is moved.
+// It can be moved, not copied; the addresses of the tensors do not change when the object is moved.
 class SafetensorsFile {
  public:
   // unsupported: the header has more than 32 MiB. Other errors: those of FileBytes::open.
   static Result<SafetensorsFile> open(const std::string& path);
-  // Uses the bytes of a whole file in memory; `name` takes the place of the path in messages.
+  // Uses the bytes of a whole file in memory; messages have `name` instead of a path.
   static Result<SafetensorsFile> from_bytes(std::vector<std::byte> bytes, std::string name = "memory");
 
   const std::string& path() const { return path_; }                        // as messages show it

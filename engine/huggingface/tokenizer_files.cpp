@@ -27,7 +27,7 @@ constexpr char kWord[] = R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200c}\x{200d}\x{24b6}
 
 // ---- Values and where they are ----
 
-// A value of a file, with its place for messages: "tokenizer.json: pre_tokenizer.pretokenizers[1]".
+// Holds a value of a file, with its path for messages: "tokenizer.json: pre_tokenizer.pretokenizers[1]".
 struct Part {
   const Json* json;  // never null: a member that is not there is JSON's null
   std::string place;
@@ -316,7 +316,7 @@ class TokenizerJson {
   }
 
   Status read_pre_tokenizer(const Part& part, const std::string& type) {
-    // From there on, `tokenizers` sees GPT-2's letters for bytes in place of the text.
+    // From there on, `tokenizers` sees GPT-2's letters for bytes instead of the text.
     if (data_.byte_level)
       return unsupported(part.place, ", ", in_quotes(type), ", comes after ByteLevel, which is not supported");
     if (type == "ByteLevel") {
@@ -448,7 +448,7 @@ class TokenizerJson {
 
 // ---- The other files ----
 
-// An empty value if there is no such file.
+// Returns an empty value if there is no such file.
 Result<Json> read_optional_json(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return Json{};
@@ -466,7 +466,7 @@ Result<std::string> read_optional_text(const std::string& path) {
   return std::string(reinterpret_cast<const char*>(file.head().data()), static_cast<size_t>(file.size()));
 }
 
-// A token's text: a string, or an object with "content". Empty: none.
+// Returns a token's text: a string, or an object with "content". It is empty if there is none.
 Result<std::string> read_token_text(const Part& part) {
   const bool is_object = part.json->get_if<Json::Object>() != nullptr;
   return is_object ? part.at("content").text() : part.text_or("");
@@ -567,7 +567,7 @@ class OtherFiles {
     return ok_status();
   }
 
-  // The special tokens that a chat template knows by name, besides BOS and EOS.
+  // Reads the special tokens that a chat template knows by name, besides BOS and EOS.
   void read_named_tokens(const Part& config, const Part& map) {
     const auto* members = config.json->get_if<Json::Object>();
     std::vector<std::string> names = {"unk_token", "pad_token", "sep_token", "cls_token", "mask_token"};

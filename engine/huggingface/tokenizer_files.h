@@ -25,7 +25,7 @@ namespace prologue {
 // unsupported: a file has more than 256 MiB; or tokenizer.json has a part that is not known here, which the message names.
 Result<TokenizerData> read_huggingface_tokenizer(const std::string& directory);
 
-// The same of the text of a tokenizer.json alone. `name` takes the place of its path in messages.
+// Does the same with only the text of a tokenizer.json. Messages have `name` instead of its path.
 Result<TokenizerData> parse_tokenizer_json(std::string_view text, const std::string& name = "tokenizer.json");
 
 }  // namespace prologue

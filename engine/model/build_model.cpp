@@ -1,5 +1,5 @@
-// The graph of a model over its weights. It is built twice: first over weights that are not there, which tells which tensors the model needs,
-// so that everything that is wrong with them is found before the first is read.
+// Builds the graph of a model over its weights. It is built twice: first over weights that are not there, which tells which tensors the
+// model needs, so that everything that is wrong with them is found before the first is read.
 #include <algorithm>
 #include <utility>
 
@@ -22,7 +22,7 @@ class ModelBuilder {
  private:
   using Part = WeightPart;
 
-  // The weights. The first error counts; after it they are none.
+  // These load the weights. The first error counts; after it they are none.
   template <class Load>
   Weight take(const std::vector<std::pair<std::string, std::vector<int64_t>>>& tensors, int64_t rows, int64_t cols, const Load& load);
   Weight matrix(const std::string& module, int64_t rows, int64_t cols);
@@ -82,7 +82,7 @@ Weight ModelBuilder::bias(const std::string& module, int64_t size) {
   return loader_.has(module + ".bias") ? vector(module + ".bias", size) : Weight();
 }
 
-// Whole tensors, one after another.
+// Stacks whole tensors, one after another.
 Weight ModelBuilder::stacked(const std::vector<Part>& parts, int64_t cols) {
   std::vector<std::pair<std::string, std::vector<int64_t>>> tensors;
   int64_t rows = 0;
@@ -310,7 +310,7 @@ Status ModelBuilder::add_ropes(Model& model) {
   for (const RopeSpec& rope : spec_.ropes) {
     RopeConfig config = rope.config;
     const int64_t pairs = config.rotary_dim / 2;
-    // Factors that are tensors.
+    // Reads factors that are tensors.
     const auto read = [&](const std::string& name, auto& factors) -> Status {
       if (name.empty()) return {};
       loader_.expect(name, {pairs});
@@ -380,8 +380,8 @@ Result<Model> ModelBuilder::build() {
   return model;
 }
 
-// The files of a model whose head is tied to the embedding may store both all the same, or the head alone. As in transformers, equal tensors
-// are tied, and a head that differs is the head, with a warning.
+// The files of a model whose head is tied to the embedding may still store both, or only the head. As in transformers, equal tensors are
+// tied, and a head that differs is the head, with a warning.
 Status settle_tied_head(ModelSpec& spec, const WeightLoader& loader, std::vector<std::string>& warnings) {
   const std::string embedding = spec.names.embedding + ".weight", head = spec.names.lm_head + ".weight";
   if (!spec.tied_lm_head || !loader.has(head)) return {};
@@ -407,7 +407,7 @@ Result<Model> build_model(const ModelSpec& given, const ModelOptions& options, W
     PROLOGUE_RETURN_IF_ERROR(check_hadamard_block(loader.checkpoint().path().c_str(), "the Hadamard block", options.hadamard_block,
                                                   spec.config.head_dim));
   }
-  // The tensors first: a graph over tensors of wrong shapes says less.
+  // The tensors are checked first: a graph over tensors of wrong shapes says less.
   const Result<Model> described = ModelBuilder(spec, options, loader, true).build();
   PROLOGUE_RETURN_IF_ERROR(loader.check_expected());
   PROLOGUE_RETURN_IF_ERROR(described.status());

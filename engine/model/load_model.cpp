@@ -19,7 +19,7 @@ std::string names_of(Checkpoint::Format format) {
   return list;
 }
 
-// A model that also takes images has its language model under a name of its own, beside parts that are not needed.
+// Finds the language model of a model that also takes images: it has a name of its own, beside parts that are not needed.
 void find_language_model(const Checkpoint& checkpoint, ModelSpec& spec) {
   if (!checkpoint.has("vision_config")) return;
   spec.other_modules.insert(spec.other_modules.end(), {"visual.", "model.visual.", "vision_tower.", "model.vision_tower.",
@@ -86,7 +86,7 @@ bool is_constant(const TensorInfo& tensor) {
   return false;
 }
 
-// Nothing that belongs to the model may be left unread.
+// Checks that nothing that belongs to the model is left unread.
 Status check_all_used(const Checkpoint& checkpoint, const ModelSpec& spec) {
   const std::string& name = spec.config.architecture;
   for (const std::string& prefix : {name + ".", std::string("split."), std::string("adapter.")}) {

@@ -24,10 +24,10 @@ struct ModelOptions {
 Result<Model> load_model(const Checkpoint& checkpoint, DType dtype, const Execution& execution, std::function<void(double)> progress,
                          const ModelOptions& options = {});
 
-// The specification alone.
+// Reads only the specification.
 Result<ModelSpec> read_model_spec(const Checkpoint& checkpoint);
 
-// engine/model/build_model.cpp
+// This is in engine/model/build_model.cpp.
 Result<Model> build_model(const ModelSpec& spec, const ModelOptions& options, WeightLoader& loader);
 
 }  // namespace prologue

@@ -1,4 +1,4 @@
-// A loaded model: its weights on a device and the layer graph over them.
+// A Model is a loaded model: its weights on a device and the layer graph over them.
 #pragma once
 
 #include <algorithm>
@@ -39,12 +39,12 @@ struct Model {
   std::vector<std::string> warnings;
   Graph graph;  // unfused; its output is float32 logits [logit rows, vocab_size]
 
-  // [num_layers]: how many tokens a token sees at most, its own included; 0 = all before it. The pages of tokens that no later token sees
-  // are given back. Empty: all layers see all.
+  // [num_layers] says how many tokens a token sees at most, its own included; 0 = all before it. The pages of tokens that no later token
+  // sees are given back. Empty: all layers see all.
   std::vector<int64_t> window_of_layer;
   int64_t num_position_axes = 1;  // positions of a token; more than 1 for MRoPE
 
-  // What the graph points to.
+  // The graph points to these.
   std::vector<Buffer> weights;
   std::vector<std::unique_ptr<RopeTable>> rope_tables;  // they grow to the longest sequence that a runner is created for
 };

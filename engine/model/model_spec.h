@@ -13,7 +13,7 @@
 
 namespace prologue {
 
-// The name with a number in the place of each mark.
+// Returns the name with each mark replaced by a number.
 std::string with_number(std::string name, int64_t number, std::string_view mark = "{}");
 
 struct RopeSpec {
@@ -22,7 +22,7 @@ struct RopeSpec {
   bool mrope_interleaved = false;
 };
 
-// One kind of layer. Most models have one or two.
+// Describes one kind of layer. Most models have one or two.
 struct LayerKind {
   int64_t window = 0;      // tokens that a token sees, its own included; 0 = all before it
   int64_t chunk = 0;       // a token sees those of its own chunk of so many positions; 0 = no chunks
@@ -32,7 +32,7 @@ struct LayerKind {
   QueryScale q_scale = {};
 };
 
-// How the rows of Q, K and V lie in a tensor that holds all three. by_head: q, k and v of head 0, of head 1, ... (GPT-NeoX).
+// Says how the rows of Q, K and V are ordered in a tensor that holds all three. by_head: q, k and v of head 0, of head 1, ... (GPT-NeoX).
 enum class QkvRows { q_k_v, by_head };
 
 struct ExpertsSpec {
@@ -57,13 +57,14 @@ struct ModuleNames {
   std::string router;
   // With "{e}" in the name one module for each expert, without it a tensor [experts, rows, cols].
   std::string expert_gate, expert_up, expert_down;
-  // Names of tensors. Of all experts, [experts, cols, rows], with the rows of gate and up alternating; "_bias" follows the name of a bias.
+  // These are names of tensors with all experts, [experts, cols, rows], with the rows of gate and up alternating; "_bias" follows the name
+  // of a bias.
   std::string experts_gate_up, experts_down;
   std::string sinks;
   std::string rope_freqs;               // ggml's frequency factors, and
   std::string rope_short, rope_long;  // those of LongRoPE
 
-  // All of them.
+  // Returns all of them.
   std::vector<std::string*> all();
 };
 

@@ -14,7 +14,7 @@
 namespace prologue {
 namespace {
 
-// A value that is not supported, and the number with which it has no effect.
+// Names a value that is not supported, and the number with which it has no effect.
 struct Unsupported {
   std::string_view key;
   double neutral = std::numeric_limits<double>::quiet_NaN();  // there is none
@@ -70,7 +70,7 @@ class Reader {
         str_cat(checkpoint_.path(), ": ", is_gguf_ ? prefix_ : std::string("generation_config.json: "), key, " ", what));
   }
 
-  // The value of a key, if it is there and a finite number that obeys the rule.
+  // Returns the value of a key, if it exists and is a finite number that obeys the rule.
   template <class Obeys>
   std::optional<float> number(std::string_view key, const char* rule, const Obeys& obeys) const {
     if (!checkpoint_.has(prefix_ + std::string(key))) return std::nullopt;
@@ -85,7 +85,7 @@ class Reader {
     return std::nullopt;
   }
 
-  // 0 and less mean off.
+  // 0 and less mean that it is off.
   std::optional<int32_t> top_k() const {
     if (!checkpoint_.has(prefix_ + "top_k")) return std::nullopt;
     const auto value = checkpoint_.integer(prefix_ + "top_k");

@@ -187,7 +187,7 @@ Result<WeightLoader::Slice> WeightLoader::slice_of(const Part& part, bool is_vec
   }
   const int64_t experts = std::max<int64_t>(1, options.experts);
   const bool transposed = options.transposed && !is_vector;
-  // The tensor as [experts, outer, inner]; the rows are one of these two.
+  // The tensor is read as [experts, outer, inner]; the rows are one of these two.
   auto dims = with_rank(tensor->shape, (options.experts > 0 ? 1 : 0) + (is_vector ? 1 : 2));
   if (dims && is_vector) dims->push_back(1);
   if (dims && options.experts == 0) dims->insert(dims->begin(), 1);

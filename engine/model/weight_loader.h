@@ -13,7 +13,7 @@
 
 namespace prologue {
 
-// `rows` rows of a tensor that may have more: first_row, first_row + row_step, ... (of a vector: elements).
+// Names `rows` rows of a tensor that may have more: first_row, first_row + row_step, ... (of a vector: elements).
 struct WeightPart {
   std::string name;
   int64_t rows = 0;
@@ -24,8 +24,9 @@ struct WeightOptions {
   bool transposed = false;  // the file has [cols, rows]
   float add = 0.0f;         // to every element in float32, before it is rounded: Gemma's 1 + w
   int64_t row_step = 1;     // 2: every second row, as of gate and up that alternate
-  // Above 0: the tensors are [experts, rows, cols] (transposed: [experts, cols, rows]; vectors: [experts, rows]). Rows are counted inside an
-  // expert, and the parts follow each other inside each: the weight is [experts * sum of rows, cols] (vectors: [experts, sum of rows]).
+  // If it is above 0, the tensors are [experts, rows, cols] (transposed: [experts, cols, rows]; vectors: [experts, rows]). Rows are counted
+  // inside an expert, and the parts follow each other inside each: the weight is [experts * sum of rows, cols] (vectors: [experts, sum of
+  // rows]).
   int64_t experts = 0;
 };
 
@@ -51,11 +52,11 @@ class WeightLoader {
 
   // The whole tensor as [rows, cols] (with `experts`: rows of one expert). rows = 1: a vector [cols]. row_step must be 1.
   Result<Weight> load(const std::string& name, int64_t rows, int64_t cols, const Options& options = {});
-  // Rows of tensors with `cols` columns as one weight, the parts one after another. A tensor may occur several times.
+  // Loads rows of tensors with `cols` columns as one weight, the parts one after another. A tensor may occur several times.
   Result<Weight> load_stacked(const std::vector<Part>& parts, int64_t cols, const Options& options = {});
-  // Elements of vectors as one vector, the parts one after another.
+  // Loads elements of vectors as one vector, the parts one after another.
   Result<Weight> load_joined(const std::vector<Part>& parts, const Options& options = {});
-  // A vector as float32 on the host.
+  // Loads a vector as float32 on the host.
   Result<std::vector<float>> load_values(const std::string& name, int64_t count);
 
   bool has(const std::string& name) const { return checkpoint_.has_tensor(name); }
@@ -66,7 +67,7 @@ class WeightLoader {
   DType dtype() const { return dtype_; }
   const Execution& execution() const { return execution_; }
   std::vector<Buffer> take_weights() { return std::move(blocks_); }
-  // Those of the packed weights so far, each once.
+  // Returns the formats of the packed weights so far, each once.
   const std::vector<WeightFormat>& formats() const { return formats_; }
 
  private:
@@ -74,7 +75,7 @@ class WeightLoader {
     std::string name;
     std::vector<int64_t> shape;
   };
-  // Elements of a tensor as rows: element (r, c) of the first expert is at begin + r * row_stride + c * col_stride.
+  // Says where the elements of a tensor are as rows: element (r, c) of the first expert is at begin + r * row_stride + c * col_stride.
   struct Slice {
     const TensorInfo* tensor = nullptr;
     int64_t begin = 0;
@@ -96,11 +97,11 @@ class WeightLoader {
   void count_bytes(int64_t num_bytes);
   Status load_contiguous(const Slice& slice, float add, unsigned char*& target);
   Status load_strided(const Slice& slice, float add, unsigned char*& target);
-  // Elements [first, first + count) of the tensor, whole blocks, to source_.
+  // Reads elements [first, first + count) of the tensor, whole blocks, to source_.
   Status read(const Slice& slice, int64_t first, int64_t count);
-  // Converts `count` elements, copies them to the device and moves `target` behind them.
+  // Converts `count` elements, copies them to the device and advances `target` past them.
   Status store(const TensorInfo& tensor, const std::byte* source, int64_t count, float add, unsigned char*& target);
-  // Memory that the model will own, 256-byte aligned. It is part of a large block, so that small weights do not waste huge pages.
+  // Allocates memory that the model will own, 256-byte aligned. It is part of a large block, so that small weights do not waste huge pages.
   Result<unsigned char*> allocate(int64_t num_bytes);
 
   const Checkpoint& checkpoint_;

@@ -1,5 +1,5 @@
-// How the parts of the template engine report an error to Template::parse and Template::render, which turn it into a Status. It is the
-// one exception of the engine that is thrown on purpose, and it never leaves this folder.
+// The parts of the template engine report errors by this exception to Template::parse and Template::render, which convert it into a Status.
+// It is the one exception of the engine that is thrown on purpose, and it never leaves this folder.
 #pragma once
 
 #include <string>

@@ -44,14 +44,14 @@ Value follow(Renderer& renderer, Value value, const Path& path, const Value* fal
   return value;
 }
 
-// The value that sorting and grouping look at: of an attribute if there is one, in lower case unless case counts.
+// Returns the value that sorting and grouping look at: of an attribute if there is one, in lower case unless case counts.
 Value key_of(Renderer& renderer, const Value& item, const Path* path, bool case_sensitive, const Value* fallback = nullptr) {
   Value key = path == nullptr ? item : follow(renderer, item, *path, fallback);
   if (case_sensitive || key.text() == nullptr) return key;
   return renderer.make(change_case(renderer, *key.text(), lower));
 }
 
-// Stable, with the work counted.
+// Sorts stably, and counts the work.
 template <class Key>
 std::vector<Value> sorted(Renderer& renderer, const std::vector<Value>& items, bool reverse, const Key& key) {
   std::vector<std::pair<Value, size_t>> keyed;
@@ -95,7 +95,7 @@ Value capitalize(Renderer& renderer, const Value& input, const Arguments& argume
   return renderer.make(capitalized(renderer, soft_text(renderer, input)));
 }
 
-// Unlike str.title(): a word begins after white space, - and an opening bracket.
+// This is not str.title(): a word begins after white space, - and an opening bracket.
 Value title_filter(Renderer& renderer, const Value& input, const Arguments& arguments) {
   const Parameters none("title", arguments, {});
   const Text text = soft_text(renderer, input);

@@ -1,4 +1,4 @@
-// Python's two ways to write values into a string: "%s" % value, and "{}".format(value).
+// Python writes values into a string by "%s" % value and by "{}".format(value). This file has both.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kMaxWidth = 100000;  // of a field
 
-// How a value is written: the parts that both ways share.
+// Says how a value is written: the parts that both forms have.
 struct Field {
   Text fill = Text(" ");
   char align = '\0';  // < > ^ =; \0: numbers right, others left
@@ -380,7 +380,7 @@ class BraceFormat {
     return end + 1;
   }
 
-  // 0.name[key]
+  // Finds 0.name[key].
   Value find(std::string_view path) {
     size_t at = std::min(path.find_first_of(".["), path.size());
     const std::string_view first = path.substr(0, at);

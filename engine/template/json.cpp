@@ -1,4 +1,4 @@
-// tojson as `transformers` has it (Python's json.dumps), and JSON as a template's value.
+// This file has tojson as `transformers` has it (Python's json.dumps), and JSON as a template's value.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -132,7 +132,7 @@ class JsonWriter {
     out_.append("\"");
   }
 
-  // Empty: the character is written as it is.
+  // Returns an empty string if the character is written as it is.
   std::string escape(char32_t c) const {
     const auto hex = [](uint32_t unit) {
       constexpr char kHex[] = "0123456789abcdef";

@@ -70,7 +70,7 @@ class Lexer {
     return position;
   }
 
-  // The text before a tag, as far as the sign after "{%" and the spaces before it leave it.
+  // Adds the text before a tag, as far as the sign after "{%" and the spaces before it leave it.
   void add_text(size_t end, char sign, bool strips_line) {
     std::string_view text = std::string_view(source_).substr(at_, end - at_);
     if (sign == '-') {
@@ -154,7 +154,7 @@ class Lexer {
     fail_here("a block {% raw %} has no end {% endraw %}");
   }
 
-  // The tokens of a tag up to its end.
+  // Reads the tokens of a tag up to its end.
   void read_tag(bool is_block) {
     std::vector<char> open;
     while (at_ < source_.size()) {

@@ -17,7 +17,7 @@ struct Token {
 // Throws Failure: the line, and what is wrong. `source` is valid UTF-8.
 std::vector<Token> split_into_tokens(std::string_view source);
 
-// "line 3: ", as the errors of a template begin.
+// Returns "line 3: ", as the errors of a template begin.
 std::string at_line(int line);
 
 }  // namespace prologue::jinja

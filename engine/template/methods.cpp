@@ -1,4 +1,4 @@
-// Python's methods of strings, lists, tuples, dicts and numbers, as far as they change nothing, and what a loop can be asked.
+// This file has Python's methods of strings, lists, tuples, dicts and numbers that change nothing, and the attributes of a loop.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -161,7 +161,7 @@ std::optional<double> parse_float(std::string_view text) {
 double round_half_even(double value, int64_t digits) {
   if (!std::isfinite(value)) return value;
   if (digits > 22) return value;
-  // Rounding the exact decimal expansion, as Python does: printf rounds it correctly.
+  // Rounds the exact decimal expansion, as Python does: printf rounds it correctly.
   if (digits >= 0) {
     std::array<char, 400> buffer;
     std::snprintf(buffer.data(), buffer.size(), "%.*f", static_cast<int>(digits), value);
@@ -332,7 +332,7 @@ class TextMethod {
     return parts;
   }
 
-  // The bytes between the arguments start and end, which are characters.
+  // Returns the bytes between the arguments start and end, which are characters.
   std::pair<size_t, size_t> range(const Parameters& parameters) const {
     const auto length = static_cast<int64_t>(text_.num_characters());
     const auto position = [&](size_t i, int64_t fallback) {
@@ -523,7 +523,7 @@ class TextMethod {
     return !all([&](char32_t c) { return !property(c); });
   }
 
-  // isalpha and the like.
+  // Answers isalpha and the like.
   bool answer() const {
     if (name_ == "isascii") return all([](char32_t c) { return c < 0x80; });
     if (name_ == "isprintable") return all(is_printable);

@@ -89,7 +89,7 @@ class Parser {
 
   // ---- Statements ----
 
-  // Up to a block that begins with one of `ends`, whose name is the current token then.
+  // Parses up to a block that begins with one of `ends`, whose name is the current token then.
   std::vector<Statement> statements(std::initializer_list<std::string_view> ends) {
     const Level level(*this);
     std::vector<Statement> body;

@@ -30,7 +30,7 @@ int64_t checked(bool overflows, const int64_t& value) {
   return value;
 }
 
-// An index counted from the end if it is negative, held within [low, high].
+// Returns an index, counted from the end if it is negative, clamped to [low, high].
 int64_t slice_end(const Value& value, int64_t length, int64_t fallback, int64_t low, int64_t high) {
   if (value.is_none()) return fallback;
   int64_t index = to_integer(value, "an end of a slice");
@@ -817,7 +817,7 @@ Value Renderer::item(const Value& object, const Value& key) {
     }
   }
   if (const Text* name = key.text()) {
-    const bool is_dict = object.dict() != nullptr;  // which has been asked for its keys
+    const bool is_dict = object.dict() != nullptr;  // whose keys have been counted
     if (!is_dict || find_method(object, name->bytes()) != MethodKind::none) return attribute(object, name->bytes());
   }
   return missing(object, key);

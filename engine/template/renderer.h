@@ -33,7 +33,7 @@ struct Namespace {
   std::vector<std::pair<std::string, Value>> attributes;
 };
 
-// A {% for %} that runs: its items are taken one by one, and the condition is asked then.
+// Describes a {% for %} that runs: its items are taken one by one, and the condition is evaluated then.
 struct Loop {
   const Statement* statement = nullptr;
   std::shared_ptr<Scope> scope;  // outside of the loop
@@ -84,7 +84,7 @@ class Renderer {
   Value call(const Value& callee, Arguments arguments);
   Value filter(std::string_view name, const Value& input, const Arguments& arguments);
   bool test(std::string_view name, const Value& input, const Arguments& arguments);
-  // loop.length and the like. Null: there is no such attribute.
+  // Returns loop.length and the like, or nothing if there is no such attribute.
   std::optional<Value> loop_attribute(const std::shared_ptr<Loop>& loop, std::string_view name);
 
  private:
@@ -140,7 +140,7 @@ class Renderer {
   std::shared_ptr<Scope> scope_;
   Text* out_ = nullptr;
   const Value* filter_input_ = nullptr;  // of a filter block
-  // Values point to these; both can be part of a cycle.
+  // Values point to these, and both can be part of a cycle.
   std::vector<std::unique_ptr<Macro>> macros_;
   std::vector<std::unique_ptr<Namespace>> namespaces_;
 };
@@ -163,7 +163,7 @@ class Builder {
   size_t counted_ = 0;
 };
 
-// The arguments of a function with these parameters, in their order. Fails if one is missing, unknown or given twice.
+// Holds the arguments of a function with these parameters, in their order. Fails if one is missing, unknown or given twice.
 class Parameters {
  public:
   Parameters(std::string_view function, const Arguments& arguments, std::initializer_list<const char*> names,

@@ -1,4 +1,4 @@
-// A template as a tree.
+// A template is a tree of these.
 #pragma once
 
 #include <memory>
@@ -61,7 +61,7 @@ struct Parameter {
   std::vector<Expression> default_value;  // one, or none
 };
 
-// A macro, or the body of a call block.
+// Describes a macro, or the body of a call block.
 struct MacroSyntax {
   std::string name = {};
   std::vector<Parameter> parameters;

@@ -19,7 +19,8 @@ namespace prologue::jinja {
 
 struct Statement;
 
-// What one rendering may take. A step is a statement or an operation; bytes are those that are written, copied and compared on the way.
+// Limits what one rendering may use. A step is a statement or an operation; bytes are those that are written, copied and compared on the
+// way.
 struct Limits {
   size_t steps = size_t{5} << 20;
   size_t bytes = size_t{256} << 20;
@@ -33,15 +34,15 @@ struct RenderOptions {
 
 using Variables = std::vector<std::pair<std::string, Value>>;
 
-// Immutable: any number of threads may use one template.
+// A template is immutable: any number of threads may use it.
 class Template {
  public:
   // data_loss, with the line: this is no template. unsupported: it uses what there is not here, such as {% include %}, or is longer than
   // 4 MiB.
   static Result<Template> parse(std::string_view source);
 
-  // What the template writes. invalid_argument, with the line and why: the template raised an exception, or used a value in a way that
-  // it does not have. resource_exhausted: a limit.
+  // Returns what the template writes. invalid_argument, with the line and why: the template raised an exception, or used a value in a way
+  // that it does not have. resource_exhausted: a limit.
   Result<Text> render(const Variables& variables, const RenderOptions& options = {}) const;
 
  private:
@@ -49,7 +50,7 @@ class Template {
   std::shared_ptr<const std::vector<Statement>> body_;
 };
 
-// A JSON text as a value; the names of its objects keep their order. What is in it comes from the caller. data_loss: it is no JSON.
+// Returns a JSON text as a value; the names of its objects keep their order. What is in it comes from the caller. data_loss: it is no JSON.
 Result<Value> parse_json_value(std::string_view json);
 
 }  // namespace prologue::jinja

@@ -1,4 +1,4 @@
-// The tests of jinja2: what follows "is".
+// This file has the tests of jinja2: what follows "is".
 #include <algorithm>
 #include <array>
 
@@ -53,7 +53,7 @@ bool is_same(const Value& a, const Value& b) {
   return equals(a, b, [](size_t) {});
 }
 
-// The tests that ask for the order of two values, under all of their names.
+// These tests compare the order of two values, under all of their names.
 struct OrderTest {
   std::string_view name;
   const char* operation;

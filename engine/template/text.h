@@ -1,4 +1,4 @@
-// A string that knows who wrote it: the template, or the caller whose values the template writes out.
+// A Text is a string that knows who wrote it: the template, or the caller whose values the template writes out.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ struct Run {
   bool from_caller;
 };
 
-// Valid UTF-8. Positions are bytes unless they are called characters. Characters are code points, as in Python.
+// The string is valid UTF-8. Positions are bytes unless they are called characters. Characters are code points, as in Python.
 class Text {
  public:
   Text() = default;
@@ -30,7 +30,7 @@ class Text {
   bool from_caller_at(size_t position) const;  // position < size()
   bool is_from_caller() const;                 // any byte of it
   Text part(size_t begin, size_t end) const;   // between two characters; markup stays markup
-  // Where a character begins; size() for those behind the end.
+  // Returns where a character begins, or size() for those after the end.
   size_t position_of(size_t character) const;
   size_t character_at(size_t position) const;
 

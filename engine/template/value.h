@@ -30,7 +30,7 @@ struct Undefined {
   std::shared_ptr<const std::string> why;
 };
 struct None {};
-// A function that templates have: range, namespace, ... The name is a literal.
+// Describes a function that templates have: range, namespace, ... The name is a literal.
 struct Function {
   std::string_view name;
 };
@@ -47,7 +47,7 @@ struct Value {
   }
   bool is_undefined() const { return get_if<Undefined>() != nullptr; }
   bool is_none() const { return get_if<None>() != nullptr; }
-  // Null if it is another kind of value.
+  // Returns null if it is another kind of value.
   const Text* text() const;
   Sequence* sequence() const;
   const Dict* dict() const;
@@ -81,7 +81,7 @@ struct Method {
   std::string name;
 };
 
-// In the order of insertion, never changed after it was made.
+// Keeps its entries in the order of insertion. It is never changed after it was made.
 class Dict {
  public:
   struct Entry {
@@ -102,7 +102,7 @@ class Dict {
 };
 Value make_dict(Dict dict);
 
-// "str", "int": Python's name of the type.
+// Returns "str", "int": Python's name of the type.
 const char* type_name(const Value& value);
 bool is_true(const Value& value);
 // What equal values have in common, as the key of a dict or of a set. Fails for lists and dicts.
@@ -114,7 +114,7 @@ std::string float_text(double value);
 // Called with the number of characters that a step writes or compares, so that the caller can bound the work.
 using Spend = std::function<void(size_t)>;
 bool equals(const Value& a, const Value& b, const Spend& spend);
-// Below 0, 0 or above 0. Fails for values without an order: None and 1.
+// Returns a number below 0, 0 or above 0. Fails for values without an order: None and 1.
 int compare(const Value& a, const Value& b, const char* operation, const Spend& spend);
 
 // str(value) and repr(value).

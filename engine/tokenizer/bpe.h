@@ -1,4 +1,4 @@
-// Byte-pair encoding of one piece: of all neighbours that can be merged, merges the pair with the highest priority (the leftmost of
+// Encodes one piece by byte-pair encoding: of all neighbours that can be merged, merges the pair with the highest priority (the leftmost of
 // equal ones), until no pair can be merged. The piece begins as its bytes, or as its characters.
 #pragma once
 
@@ -20,12 +20,12 @@ namespace prologue {
 
 class Bpe {
  public:
-  // For TokenizerModel::bpe and spm_bpe. The vocabulary must outlive it at its address. data_loss: a merge needs a token that the
-  // vocabulary lacks, has to do with a marker, or is there twice; a score is missing or not a number. unsupported: spm_bpe with a
-  // normal token of more than 1 KiB.
+  // Creates the encoder for TokenizerModel::bpe and spm_bpe. The vocabulary must outlive it at its address. data_loss: a merge needs a
+  // token that the vocabulary lacks, has to do with a marker, or is there twice; a score is missing or not a number. unsupported: spm_bpe
+  // with a normal token of more than 1 KiB.
   static Result<Bpe> create(const TokenizerData& data, const Vocabulary& vocabulary);
 
-  // Memory for encoding, reused for each piece.
+  // Owns memory for encoding, reused for each piece.
   class Workspace {
     friend class Bpe;
     struct Symbol {

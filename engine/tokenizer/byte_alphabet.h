@@ -1,5 +1,5 @@
-// GPT-2's alphabet: byte-level vocabularies write each byte as one printable character. Printable Latin-1 bytes represent themselves;
-// the others are numbered from U+0100 in order.
+// This is GPT-2's alphabet: byte-level vocabularies write each byte as one printable character. Printable Latin-1 bytes represent
+// themselves; the others are numbered from U+0100 in order.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@ namespace prologue {
 class ByteAlphabet {
  public:
   ByteAlphabet();
-  // The bytes that `text` (valid UTF-8) represents; nothing if it has characters outside the alphabet.
+  // Returns the bytes that `text` (valid UTF-8) represents, or nothing if it has characters outside the alphabet.
   std::optional<std::string> decode(std::string_view text) const;
 
  private:

@@ -19,7 +19,7 @@ using jinja::Value;
 constexpr std::array<std::string_view, 8> kRoles = {"system", "developer", "user",    "assistant",
                                                     "tool",   "function",  "ipython", "observation"};
 
-// As in `transformers`: what continues the final message ends before this text.
+// `transformers` does the same: what continues the final message ends before this text.
 constexpr std::string_view kFinalTag = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 constexpr std::string_view kProbe = "a message that nobody has written";
@@ -33,7 +33,7 @@ bool is_space_at(const std::string& text, size_t position) {
   return jinja::is_space(first_character(std::string_view(text).substr(position)).code_point);
 }
 
-// The members of a JSON object.
+// Reads the members of a JSON object.
 Result<std::vector<jinja::Dict::Entry>> read_object(const std::string& json, const char* what) {
   if (json.empty()) return std::vector<jinja::Dict::Entry>();
   const auto value = jinja::parse_json_value(json);

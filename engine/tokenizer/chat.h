@@ -32,27 +32,27 @@ struct ChatOptions {
 // Which template a ChatFormat runs. By default the model's own; of several, "default".
 struct ChatTemplateChoice {
   std::string name = {};             // of several that the model has
-  std::string source = {};           // a template in their place
+  std::string source = {};           // a template to use instead
   std::string variables = {};        // a JSON object of further variables, for all conversations
   std::optional<std::tm> date = {};  // what the template takes for today; none: the local time of each call
 };
 
-// Immutable: any number of threads may use one format.
+// A format is immutable: any number of threads may use it.
 class ChatFormat {
  public:
   // The tokenizer must outlive the format. not_found: the model has no chat template, or none of this name. data_loss: it is no
   // template, or nothing ends an answer. unsupported: it uses what engine/template does not have. The messages have the line.
   static Result<ChatFormat> create(const Tokenizer& tokenizer, const ChatTemplateChoice& choice = {});
 
-  // The marker that the template writes after an answer, if it is not a token that ends every generation anyway
-  // (Tokenizer::is_end_of_generation). At most one.
+  // Returns the marker that the template writes after an answer, if it is not a token that ends every generation anyway
+  // (Tokenizer::is_end_of_generation). There is at most one.
   const std::vector<int32_t>& stop_tokens() const { return stop_tokens_; }
 
-  // The whole conversation. invalid_argument: there is no message, one has no role, the options exclude each other, or the template
+  // Encodes the whole conversation. invalid_argument: there is no message, one has no role, the options exclude each other, or the template
   // refuses the conversation: the message has its line, and why. resource_exhausted: a limit of jinja::Limits.
   Result<std::vector<int32_t>> encode_chat(std::span<const ChatMessage> messages, const ChatOptions& options = {}) const;
 
-  // The text that encode_chat encodes, with what came from the messages marked.
+  // Returns the text that encode_chat encodes, with what came from the messages marked.
   Result<jinja::Text> render(std::span<const ChatMessage> messages, const ChatOptions& options = {}) const;
 
  private:
@@ -69,7 +69,7 @@ class ChatFormat {
   jinja::Variables variables_;  // that all conversations have
   std::optional<std::tm> date_;
   std::vector<int32_t> stop_tokens_;
-  bool knows_developer_ = false;  // the template has a place for this role
+  bool knows_developer_ = false;  // the template writes messages of this role
   bool needs_parts_ = false;      // the template takes the content only as a list of parts
 };
 

@@ -1,4 +1,4 @@
-// The normalizer: changes a text before it is split.
+// The normalizer changes a text before it is split.
 #pragma once
 
 #include <string>
@@ -15,11 +15,11 @@ namespace prologue {
 
 class Normalizer {
  public:
-  // Errors: of PatternFinder::create; data_loss: a text of a step is not UTF-8. unsupported: there are too many steps.
+  // Returns the errors of PatternFinder::create; data_loss: a text of a step is not UTF-8. unsupported: there are too many steps.
   static Result<Normalizer> create(const std::vector<NormalizerStep>& steps);
 
   bool is_empty() const { return steps_.empty(); }
-  // The bytes that the steps may write for a text: a fixed number, and more for each of its bytes. A step that replaces each letter by two
+  // The steps may write so many bytes for a text: a fixed number, and more for each of its bytes. A step that replaces each letter by two
   // doubles a text, and forty of them would make a terabyte of four bytes.
   static constexpr size_t kWork = size_t{1} << 20, kWorkPerByte = 64;
   // `text` is valid UTF-8. TextStart::inside: nothing is put before it. What is written is taken from `work_left`, which all parts of a text

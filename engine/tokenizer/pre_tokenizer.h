@@ -1,5 +1,5 @@
-// The pre-tokenizer: it splits a text into pieces, and the model makes tokens only within a piece. Each model was trained with one
-// split; other piece boundaries give other tokens.
+// The pre-tokenizer splits a text into pieces, and the model makes tokens only within a piece. Each model was trained with one split; other
+// piece boundaries give other tokens.
 #pragma once
 
 #include <string>
@@ -22,7 +22,7 @@ struct TextPieces {
 
 class PreTokenizer {
  public:
-  // Errors: of PatternFinder::create; data_loss: a text of a step is not UTF-8. unsupported: there are too many steps.
+  // Returns the errors of PatternFinder::create; data_loss: a text of a step is not UTF-8. unsupported: there are too many steps.
   static Result<PreTokenizer> create(const std::vector<PreTokenizerStep>& steps);
 
   // The pieces of `text`, in order, none of them empty; without steps, the text is one piece. `text` must be valid UTF-8.

@@ -202,7 +202,7 @@ RegexScratch::~RegexScratch() {
   pcre2_match_context_free(context_);
 }
 
-// PCRE2 sees a window of the text. If the match depends on what is behind the window, it is made larger, and only the beginning of the
+// PCRE2 sees a window of the text. If the match depends on what comes after the window, it is made larger, and only the beginning of the
 // match is tried again. So the size of the windows is a measure of the work, and work that is much more than the text is an error.
 Status Regex::find_each(std::string_view text, RegexScratch& scratch, const std::function<bool(const Match&)>& use) const {
   constexpr size_t kWindow = 128;

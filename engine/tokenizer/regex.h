@@ -1,4 +1,4 @@
-// A regular expression out of a file, matched in time that is proportional to the length of the text.
+// A Regex is a regular expression out of a file, matched in time that is proportional to the length of the text.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ struct pcre2_real_match_data_8;
 
 namespace prologue {
 
-// Memory for matching, for one thread at a time.
+// Owns memory for matching, for one thread at a time.
 class RegexScratch {
  public:
   RegexScratch();

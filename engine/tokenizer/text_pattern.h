@@ -16,7 +16,7 @@ class PatternFinder {
   // data_loss: the pattern is empty. Other errors: of Regex::create.
   static Result<PatternFinder> create(TextPattern pattern);
 
-  // As Regex::find_each; a plain text is found from left to right, without overlaps.
+  // Does what Regex::find_each does; a plain text is found from left to right, without overlaps.
   Status find_each(std::string_view text, RegexScratch& scratch, const std::function<bool(const Regex::Match&)>& use) const;
 
  private:

@@ -181,7 +181,7 @@ Status Tokenizer::index_printed(const TokenizerData& data) {
 
 // ---- Encoding ----
 
-// Memory for encoding, reused for each segment.
+// Owns memory for encoding, reused for each segment.
 struct Tokenizer::Workspace {
   std::vector<SpecialTokens::Match> special_tokens;
   std::vector<SpecialTokens::Match> normalized_special_tokens;

@@ -30,7 +30,7 @@ struct TextPart {
   std::string text;
 };
 
-// Immutable: any number of threads may use one tokenizer. Move-only.
+// A tokenizer is immutable: any number of threads may use it. It can be moved, not copied.
 class Tokenizer {
  public:
   // Checks all the data once. data_loss: it is inconsistent (duplicate tokens, a merge of or into a token that does not exist, ids
@@ -41,7 +41,7 @@ class Tokenizer {
   Tokenizer(Tokenizer&&) = default;
   Tokenizer& operator=(Tokenizer&&) = default;
 
-  // The token ids of `text`. With parse_special, the text of a control token becomes that token; without it, the text is encoded as
+  // Returns the token ids of `text`. With parse_special, the text of a control token becomes that token; without it, the text is encoded as
   // plain characters. add_bos puts the BOS token first, or the tokens that the model has in its place (the member function add_bos() tells
   // whether the model requires it).
   //   Each byte that is not valid UTF-8 is replaced by U+FFFD. A byte or character for which the vocabulary has neither a token nor an
@@ -60,21 +60,21 @@ class Tokenizer {
   // Appends a valid UTF-8 text to the parts: as plain text, or with parse_special with the texts of control tokens as markers.
   void append_parts(std::string_view text, bool parse_special, std::vector<TextPart>& parts) const;
 
-  // The text of the tokens, always valid UTF-8: the same as StreamDecoder over all of them, from the beginning of a text.
+  // Returns the text of the tokens, always valid UTF-8: the same as StreamDecoder over all of them, from the beginning of a text.
   std::string decode(std::span<const int32_t> ids) const;
 
-  // The bytes that a token prints; they may be a part of a character. Empty for control tokens, unused tokens and ids outside the
-  // vocabulary.
+  // Returns the bytes that a token prints; they may be a part of a character. There are none for control tokens, unused tokens and ids
+  // outside the vocabulary.
   std::string_view printed_bytes(int32_t id) const {
     return contains(id) ? printed_[static_cast<size_t>(id)] : std::string_view();
   }
 
-  // The token's text as stored in the file (byte-level tokens in GPT-2's alphabet: 'Ġthe'), and the id of such a text.
+  // Return the token's text as stored in the file (byte-level tokens in GPT-2's alphabet: 'Ġthe'), and the id of such a text.
   std::string_view token_text(int32_t id) const { return vocabulary_->text(id); }
   std::optional<int32_t> find(std::string_view token_text) const { return vocabulary_->find(token_text); }
 
   TokenType type(int32_t id) const { return vocabulary_->type(id); }  // unused for an id outside the vocabulary
-  // True for the tokens that the files name as the end of a generation. A chat format has its own end-of-turn token besides.
+  // Returns true for the tokens that the files name as the end of a generation. A chat format also has its own end-of-message token.
   bool is_end_of_generation(int32_t id) const { return std::find(end_ids_.begin(), end_ids_.end(), id) != end_ids_.end(); }
   std::span<const int32_t> end_ids() const { return end_ids_; }  // those tokens; no token is there twice
 
@@ -144,7 +144,7 @@ class StreamDecoder {
         continues_text_(continues_text),
         at_first_space_(!continues_text && tokenizer.strip_first_space_) {}
 
-  // The text that can be printed now; it may be empty. The bytes of an incomplete character are kept until the next token.
+  // Returns the text that can be printed now; it may be empty. The bytes of an incomplete character are kept until the next token.
   std::string push(int32_t id);
   // Ends the sequence: an incomplete last character becomes U+FFFD. The decoder can then be used for another sequence.
   std::string finish();

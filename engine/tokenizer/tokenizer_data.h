@@ -39,7 +39,7 @@ struct AddedToken {
 
 // ---- The steps before the model ----
 
-// Of the normalizer, of the pre-tokenizer and of the decoder, each. Files of models have at most a dozen.
+// The normalizer, the pre-tokenizer and the decoder may have so many steps each. Files of models have at most a dozen.
 inline constexpr size_t kMaxTokenizerSteps = 64;
 
 // A pattern to look for: the text itself, or a regular expression (regex.h).
@@ -79,7 +79,7 @@ struct Metaspace {  // spaces become `replacement`
 };
 using PreTokenizerStep = std::variant<SplitText, PrefixSpace, Metaspace>;
 
-// Where a text that is encoded begins. Steps that put something before a text look at it.
+// Says where a text that is encoded begins. Steps that put something before a text look at it.
 enum class TextStart : int32_t {
   text,     // nothing comes before it
   segment,  // a token that was cut out, or a marker, comes before it

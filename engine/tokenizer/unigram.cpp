@@ -50,7 +50,7 @@ int32_t Unigram::child(int32_t node, unsigned char byte) const {
 }
 
 void Unigram::encode(std::string_view piece, std::vector<int32_t>& ids) const {
-  // The best way to write the text before a byte: its sum, and its last token (-1: an unknown character).
+  // Describes the best tokens for the text before a byte: their sum, and the last one (-1: an unknown character).
   struct Best {
     double sum = -std::numeric_limits<double>::infinity();
     size_t begin = 0;

@@ -1,4 +1,4 @@
-// The unigram model: of all ways to write a piece as tokens, the one whose scores have the largest sum.
+// The unigram model writes a piece as the tokens whose scores have the largest sum.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// The tokens of a model by id and by text.
+// A Vocabulary has the tokens of a model by id and by text.
 #pragma once
 
 #include <array>
@@ -22,16 +22,16 @@ class Vocabulary {
 
   int32_t size() const { return static_cast<int32_t>(tokens_.size()); }
   bool contains(int32_t id) const { return id >= 0 && id < size(); }
-  // Empty outside the vocabulary.
+  // Returns an empty text outside the vocabulary.
   std::string_view text(int32_t id) const { return contains(id) ? tokens_[static_cast<size_t>(id)] : std::string_view(); }
   TokenType type(int32_t id) const;  // unused outside the vocabulary
   std::optional<int32_t> find(std::string_view text) const;
-  // True for the tokens that the model can make from plain text. A marker is none of them, so text never becomes one.
+  // Returns true for the tokens that the model can make from plain text. A marker is none of them, so text never becomes one.
   bool is_text(int32_t id) const { return type(id) == TokenType::normal || type(id) == TokenType::user_defined; }
   std::optional<int32_t> find_text(std::string_view text) const;
   // data_loss: there are not as many scores as tokens, or one is not a finite number.
   Status check_scores(const std::vector<double>& scores) const;
-  // The token of a byte; -1: there is none.
+  // Returns the token of each byte, or -1 if there is none.
   const std::array<int32_t, 256>& byte_ids() const { return byte_ids_; }
 
  private:
@@ -43,7 +43,7 @@ class Vocabulary {
   std::array<int32_t, 256> byte_ids_{};
 };
 
-// The byte that a byte token's text ('<0x0A>') names.
+// Returns the byte that a byte token's text ('<0x0A>') names.
 std::optional<uint8_t> byte_of_token(std::string_view text);
 
 }  // namespace prologue

@@ -1,5 +1,5 @@
-// The families of models: how the configuration and the tensor names of their files map to a ModelSpec. One source file for each group of
-// relatives; docs/adding-a-model.md says how to add one.
+// The families of models are here: how the configuration and the tensor names of their files map to a ModelSpec. There is one source file
+// for each group of relatives; docs/adding-a-model.md says how to add one.
 #pragma once
 
 #include <span>

@@ -1,5 +1,5 @@
-// Gemma 2 and 3: norms before and after each part of a layer, a scaled embedding, windows, soft caps (2), norms of Q and K and two rope
-// bases (3). Norm weights are w - 1 in Hugging Face's files and w in GGUF.
+// This file reads Gemma 2 and 3: norms before and after each part of a layer, a scaled embedding, windows, soft caps (2), norms of Q and K
+// and two rope bases (3). Norm weights are w - 1 in Hugging Face's files and w in GGUF.
 #include <cmath>
 
 #include <prologue/engine/model/families/families.h>

@@ -1,4 +1,4 @@
-// GPT-NeoX (Pythia), GPT-J and GPT-OSS.
+// This file reads GPT-NeoX (Pythia), GPT-J and GPT-OSS.
 #include <prologue/engine/model/families/families.h>
 #include <prologue/engine/model/families/read_config.h>
 

@@ -1,4 +1,4 @@
-// Llama 2 and 3, and what is shaped like it: Mistral and Mixtral, SmolLM 2 and 3.
+// This file reads Llama 2 and 3 and models with the same architecture: Mistral and Mixtral, SmolLM 2 and 3.
 #include <prologue/engine/model/families/families.h>
 #include <prologue/engine/model/families/read_config.h>
 

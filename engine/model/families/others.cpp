@@ -1,4 +1,4 @@
-// StableLM 2, GLM-4, OLMo 2, Cohere (Command R and R7B), and Llama 4's text part without experts.
+// This file reads StableLM 2, GLM-4, OLMo 2, Cohere (Command R and R7B), and Llama 4's text part without experts.
 #include <prologue/engine/model/families/families.h>
 #include <prologue/engine/model/families/read_config.h>
 
@@ -76,7 +76,7 @@ void read_llama4(ConfigReader& c, ModelSpec& spec) {
   spec.names.gate = mlp + "gate_proj";
   spec.names.up = mlp + "up_proj";
   spec.names.down = mlp + "down_proj";
-  // Kind 0: rotated, in chunks. Kind 1: neither, and Q is scaled by its position.
+  // Layers of kind 0 are rotated, in chunks. Layers of kind 1 are neither, and scale Q by its position.
   if (c.has("attention_chunk_size")) spec.kinds[0].chunk = c.size("attention_chunk_size");
   LayerKind without;
   without.rope = -1;

@@ -1,4 +1,4 @@
-// Phi 1 and 2 (partly rotated heads, biases, parallel block) and Phi 3 and 4 (LongRoPE, fused weights).
+// This file reads Phi 1 and 2 (partly rotated heads, biases, parallel block) and Phi 3 and 4 (LongRoPE, fused weights).
 #include <prologue/engine/model/families/families.h>
 #include <prologue/engine/model/families/read_config.h>
 

@@ -1,4 +1,5 @@
-// Qwen2 (bias of Q, K and V), Qwen3 (norms of Q and K), Qwen3-MoE, and the text parts of Qwen2-VL and Qwen3-VL (three position axes).
+// This file reads Qwen2 (bias of Q, K and V), Qwen3 (norms of Q and K), Qwen3-MoE, and the text parts of Qwen2-VL and Qwen3-VL (three
+// position axes).
 #include <prologue/engine/model/families/families.h>
 #include <prologue/engine/model/families/read_config.h>
 
@@ -19,7 +20,7 @@ void norm_q_and_k(ModelSpec& spec, const std::string& attention) {
   spec.names.k_norm = attention + "k_norm";
 }
 
-// The text part of a model that also takes images.
+// Reads the text part of a model that also takes images.
 void read_text_part(ConfigReader& c, ModelSpec& spec, double theta, bool interleaved) {
   read_huggingface_model(c, spec);
   RopeSpec rope = read_huggingface_rope(c, spec, {.theta = theta});

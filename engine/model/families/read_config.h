@@ -1,5 +1,5 @@
-// What the families' readers share: the keys and names that most models of a file format have. A family's reader calls one of the two
-// read_*_model functions and then says where it differs.
+// All families' readers use this file: it has the keys and names that most models of a file format have. A family's reader calls one of the
+// two read_*_model functions and then says where it differs.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@ namespace prologue {
 
 // ---- config.json
 
-// The name of a module of a layer: "model.layers.{}.NAME".
+// Returns the name of a module of a layer: "model.layers.{}.NAME".
 inline std::string of_layer(std::string_view name) { return str_cat("model.layers.{}.", name); }
 
 // The sizes, norm, activation, and the tensor names of LlamaForCausalLM. One kind of layer, that of all layers. Without ropes.
@@ -31,13 +31,13 @@ RopeSpec read_huggingface_rope(ConfigReader& c, const ModelSpec& spec, const Rop
 // "full_attention"); without layer_types for those that `slides` names. Without a window all layers are of kind 0.
 void read_sliding_layers(ConfigReader& c, ModelSpec& spec, const std::function<bool(int64_t layer)>& slides);
 
-// Kind 1 for the layers that rotate nothing: those with 0 in no_rope_layers, or every no_rope_layer_interval-th (4th).
+// Gives kind 1 to the layers that rotate nothing: those with 0 in no_rope_layers, or every no_rope_layer_interval-th (4th).
 void read_unrotated_layers(ConfigReader& c, ModelSpec& spec);
 
 // Reads the number of layers: all of kind 0.
 void set_layers(ConfigReader& c, ModelSpec& spec, std::string_view key);
 
-// The head dimension where the file does not say it: hidden_size, which is in `key`, by the number of heads.
+// Returns the head dimension if the file does not say it: hidden_size, which is in `key`, divided by the number of heads.
 int64_t width_by_heads(ConfigReader& c, const ModelSpec& spec, std::string_view key);
 
 float read_eps(ConfigReader& c, std::string_view key, std::optional<double> fallback);
@@ -55,7 +55,7 @@ Activation activation_of(ConfigReader& c, std::string_view key, const std::strin
 // The sizes and the tensor names of llama.cpp's architectures, and the rope. One kind of layer.
 void read_gguf_model(ConfigReader& c, ModelSpec& spec, RopeStyle style, NormKind norm = NormKind::rms);
 
-// The same from attention.sliding_window.
+// Does the same from attention.sliding_window.
 void read_gguf_window(ConfigReader& c, ModelSpec& spec, const std::function<bool(int64_t layer)>& slides);
 
 }  // namespace prologue
