@@ -15,7 +15,7 @@ namespace prologue::c {
 
 // Keeps the error for prologue_last_error_message() and returns its code.
 prologue_status fail(Status error);
-// In a catch block: the same for the exception.
+// Called in a catch block: does the same for the exception.
 prologue_status fail_with_exception();
 prologue_status null_argument(const char* function, const char* argument);
 prologue_status used_reserve(const char* function, const char* argument, const char* member, const char* init);
@@ -33,8 +33,8 @@ prologue_status call(const Work& work) {
   }
 }
 
-// The C++ object behind a C one. C and C++ name the type differently, so the compiler could assume that a store through one is not
-// seen by a load through the other, if it optimises both languages together (LTO): the empty asm forbids it.
+// Returns the C++ object that a C one stands for. C and C++ name the type differently, so the compiler could assume that a store through
+// one is not seen by a load through the other, if it optimises both languages together (LTO): the empty asm forbids it.
 template <class Cpp, class C>
 Cpp& same_object(C& object) {
   C* pointer = &object;

@@ -1,4 +1,4 @@
-// The functions of prologue.h. Written by c/generate.py; do not change it by hand.
+// This file has the functions of prologue.h. It is written by c/generate.py; do not change it by hand.
 // clang-format off
 #include <prologue/c/boundary.h>
 
@@ -36,7 +36,7 @@
 #include <prologue/kernels/token_ops/end_step.h>
 #include <prologue/kernels/token_ops/take_tokens.h>
 
-// The same layout in C and C++: a struct of C is used as that of C++.
+// A struct of C is used as that of C++, so both must have the same layout.
 #define PROLOGUE_STRUCT(c, cpp) \
   static_assert(sizeof(c) == sizeof(cpp) && alignof(c) == alignof(cpp), #c);
 #define PROLOGUE_MEMBER(c, cpp, member) \
@@ -113,7 +113,7 @@ PROLOGUE_SAME(prologue_rotary_plan, prologue::RotaryPlan)
 PROLOGUE_SAME(prologue_attention_prologue_plan, prologue::AttentionProloguePlan)
 PROLOGUE_SAME(prologue_gemm_context, prologue::GemmContext)
 
-// All reserved words of a struct in one, and where they are.
+// Returns all reserved words of a struct in one, or where they are.
 [[maybe_unused]] uint64_t reserved_bits(const prologue_execution& p) {
   return p.reserved[0] |
          p.reserved[1];

@@ -419,10 +419,10 @@ def block(lines, indent=""):
 # ---- prologue.h
 
 PREAMBLE = """\
-// The C interface of Prologue: single operations and the attention layer over raw pointers. C11 and C++17. The tutorial is
+// This is the C interface of Prologue: single operations and the attention layer over raw pointers. C11 and C++17. The tutorial is
 // docs/embedding-c.md; what may change between versions is in docs/versioning.md.
 //
-// Written by c/generate.py from the C++ headers, with their comments. Do not change it by hand.
+// It is written by c/generate.py from the C++ headers, with their comments. Do not change it by hand.
 // clang-format off
 //
 // Structs are plain data with the layout of the C++ structs: a call is a call of the C++ function, and nothing is copied. Initialise
@@ -447,7 +447,7 @@ PREAMBLE = """\
 #define PROLOGUE_VERSION_MAJOR %(major)d
 #define PROLOGUE_VERSION_MINOR %(minor)d
 #define PROLOGUE_VERSION_PATCH %(patch)d
-// Of this header: 10000 * major + 100 * minor + patch.
+// This is the version of this header: 10000 * major + 100 * minor + patch.
 #define PROLOGUE_VERSION %(number)d
 
 #if defined(PROLOGUE_SHARED)  // set where the shared library is built
@@ -469,14 +469,14 @@ struct CUstream_st;  // cudaStream_t is a pointer to this
 
 # After the first section, which has prologue_status.
 ABOUT_THE_LIBRARY = """\
-// PROLOGUE_VERSION of the library that runs. Versions compare as numbers.
+// Returns PROLOGUE_VERSION of the library that runs. Versions compare as numbers.
 PROLOGUE_C_API int32_t prologue_version(void);
 // Whether a program that was compiled with a header of this version may use the library that runs: its major version is equal, and
 // its minor version is not smaller (before 1.0: equal). The dynamic linker checks it for what is linked with -lprologue; call
 // prologue_check_version(PROLOGUE_VERSION) after dlopen(). The error is `unsupported`, with both versions.
 PROLOGUE_C_API prologue_status prologue_check_version(int32_t header_version);
-// The sentence of the last error of a function of this header in the calling thread; "" if there was none. The pointer is valid until
-// the next error in this thread, or until the thread ends. A call that succeeds changes nothing.
+// Returns the sentence of the last error of a function of this header in the calling thread; "" if there was none. The pointer is valid
+// until the next error in this thread, or until the thread ends. A call that succeeds changes nothing.
 PROLOGUE_C_API const char* prologue_last_error_message(void);
 """
 
@@ -698,11 +698,11 @@ def all_functions(api):
 
 
 def functions_text(api):
-    lines = ["// The functions of prologue.h. Written by c/generate.py; do not change it by hand.", "// clang-format off",
+    lines = ["// This file has the functions of prologue.h. It is written by c/generate.py; do not change it by hand.", "// clang-format off",
              "#include <prologue/c/boundary.h>", ""]
     for header, _, _ in HEADERS:
         lines.append("#include <prologue/%s>" % header)
-    lines += ["", "// The same layout in C and C++: a struct of C is used as that of C++.",
+    lines += ["", "// A struct of C is used as that of C++, so both must have the same layout.",
               "#define PROLOGUE_STRUCT(c, cpp) \\",
               "  static_assert(sizeof(c) == sizeof(cpp) && alignof(c) == alignof(cpp), #c);",
               "#define PROLOGUE_MEMBER(c, cpp, member) \\",
@@ -714,7 +714,7 @@ def functions_text(api):
         lines.append("PROLOGUE_SAME(%s, %s%s)" % (c_name(struct.name), struct.scope, struct.name))
     for handle in api.handles.values():
         lines.append("PROLOGUE_SAME(%s, %s%s)" % (c_name(handle.name), handle.scope, handle.name))
-    lines += ["", "// All reserved words of a struct in one, and where they are."]
+    lines += ["", "// Returns all reserved words of a struct in one, or where they are."]
     for struct in api.structs.values():
         reserved = reserved_members(api, struct)
         if not reserved:
@@ -747,7 +747,7 @@ def functions_text(api):
 # ---- layout.inc
 
 def layout_text(api):
-    lines = ["// What must be equal in C and C++. Written by c/generate.py; do not change it by hand.", "// clang-format off"]
+    lines = ["// This file has what must be equal in C and C++. It is written by c/generate.py; do not change it by hand.", "// clang-format off"]
     for enum in api.enums.values():
         for item, _, _ in enum.items:
             lines.append("PROLOGUE_VALUE(%s, %s%s::%s)" % (enum.constant(item), enum.scope, enum.name, item))

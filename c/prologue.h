@@ -1,7 +1,7 @@
-// The C interface of Prologue: single operations and the attention layer over raw pointers. C11 and C++17. The tutorial is
+// This is the C interface of Prologue: single operations and the attention layer over raw pointers. C11 and C++17. The tutorial is
 // docs/embedding-c.md; what may change between versions is in docs/versioning.md.
 //
-// Written by c/generate.py from the C++ headers, with their comments. Do not change it by hand.
+// It is written by c/generate.py from the C++ headers, with their comments. Do not change it by hand.
 // clang-format off
 //
 // Structs are plain data with the layout of the C++ structs: a call is a call of the C++ function, and nothing is copied. Initialise
@@ -26,7 +26,7 @@
 #define PROLOGUE_VERSION_MAJOR 0
 #define PROLOGUE_VERSION_MINOR 1
 #define PROLOGUE_VERSION_PATCH 0
-// Of this header: 10000 * major + 100 * minor + patch.
+// This is the version of this header: 10000 * major + 100 * minor + patch.
 #define PROLOGUE_VERSION 100
 
 #if defined(PROLOGUE_SHARED)  // set where the shared library is built
@@ -59,14 +59,14 @@ enum {
 
 PROLOGUE_C_API const char* prologue_status_name(prologue_status code);
 
-// PROLOGUE_VERSION of the library that runs. Versions compare as numbers.
+// Returns PROLOGUE_VERSION of the library that runs. Versions compare as numbers.
 PROLOGUE_C_API int32_t prologue_version(void);
 // Whether a program that was compiled with a header of this version may use the library that runs: its major version is equal, and
 // its minor version is not smaller (before 1.0: equal). The dynamic linker checks it for what is linked with -lprologue; call
 // prologue_check_version(PROLOGUE_VERSION) after dlopen(). The error is `unsupported`, with both versions.
 PROLOGUE_C_API prologue_status prologue_check_version(int32_t header_version);
-// The sentence of the last error of a function of this header in the calling thread; "" if there was none. The pointer is valid until
-// the next error in this thread, or until the thread ends. A call that succeeds changes nothing.
+// Returns the sentence of the last error of a function of this header in the calling thread; "" if there was none. The pointer is valid
+// until the next error in this thread, or until the thread ends. A call that succeeds changes nothing.
 PROLOGUE_C_API const char* prologue_last_error_message(void);
 
 // ---- dtype -------------------------------------------------------------------------------------------------------------------
@@ -127,8 +127,8 @@ PROLOGUE_C_API prologue_status prologue_check_gpu(void);
 
 // ---- faults ------------------------------------------------------------------------------------------------------------------
 
-// Bad indices found while an operation runs. The index arrays are on the device, so they cannot be checked before a launch. An
-// operation skips the faulty token and records it here. CUDA-graph replays add to the record. Its owner reads it at the next
+// A prologue_fault_record holds bad indices found while an operation runs. The index arrays are on the device, so they cannot be checked before a
+// launch. An operation skips the faulty token and records it here. CUDA-graph replays add to the record. Its owner reads it at the next
 // synchronisation that is needed anyway, and clears it.
 
 typedef int32_t prologue_fault_code;
@@ -233,7 +233,7 @@ typedef struct prologue_kv_format {
 } prologue_kv_format;
 PROLOGUE_C_API void prologue_kv_format_init(prologue_kv_format* value);
 
-// K or V of a layer's paged cache. Channel d of head h at offset `o` of page `p` is the element
+// Describes K or V of a layer's paged cache. Channel d of head h at offset `o` of page `p` is the element
 //   p * strides.page + o * strides.token + h * strides.head + d
 // int4 and uint4 pack two elements in a byte, the even channel in the low nibble; strides and head_dim must then be even. The strides
 // describe every layout: NHD, HND, K and V in two buffers, or interleaved in one.
@@ -284,7 +284,7 @@ PROLOGUE_C_API prologue_page_strides prologue_nhd_strides(int64_t page_size, int
 
 // ---- norm_kind ---------------------------------------------------------------------------------------------------------------
 
-// The two ways to normalise the elements x of a row or of a head.
+// The elements x of a row or of a head are normalised by one of these:
 //   rms    x / sqrt(mean(x^2) + eps)
 //   layer  (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps)
 
@@ -296,8 +296,8 @@ enum {
 
 // ---- rope --------------------------------------------------------------------------------------------------------------------
 
-// One description of a rotary embedding, for every operation that rotates: where cos and sin come from, which channels form pairs, and
-// which position rotates which pair. An operation that takes only a part of it says so, and returns an error for the rest.
+// Describes a rotary embedding, for every operation that rotates: where cos and sin come from, which channels form pairs, and which
+// position rotates which pair. An operation that takes only a part of it says so, and returns an error for the rest.
 
 typedef int32_t prologue_rope_style;
 enum {
@@ -365,9 +365,9 @@ typedef struct prologue_rope {
   int64_t max_position;            // row = position: rows of the table; else an optional bound, 0 = none
   prologue_past_table past_table;  // what happens at positions >= max_position
 
-  // Several position axes (2-D, MRoPE). Pair i, counted through all blocks, is rotated by the position on axis pair_axis[i]; values not
-  // below num_axes count as 0. If pair_axis is null, each block uses the axis of its own number (num_axes = num_blocks). Where the row is
-  // the token, the axes matter only for what positions are checked against.
+  // There may be several position axes (2-D, MRoPE). Pair i, counted through all blocks, is rotated by the position on axis pair_axis[i];
+  // values not below num_axes count as 0. If pair_axis is null, each block uses the axis of its own number (num_axes = num_blocks). Where
+  // the row is the token, the axes matter only for what positions are checked against.
   int64_t num_axes;          // = 1; 1 to 4
   const uint8_t* pair_axis;  // [rotary_dim / 2]
   uint64_t reserved[4];      // zeros
@@ -479,7 +479,7 @@ enum {
 
 // ---- rope_table --------------------------------------------------------------------------------------------------------------
 
-// The cos/sin table of a rotary embedding, and its frequencies, on the host.
+// Makes the cos/sin table of a rotary embedding, and its frequencies, on the host.
 //
 //   angle(p, i) = p * inv_freq[i], i in [0, rotary_dim/2)
 //   cos_sin[p]  = attention_factor * cos(angle(p, 0..rotary_dim/2)), then attention_factor * sin(...)
@@ -546,12 +546,12 @@ typedef struct prologue_rope_table_params {
 } prologue_rope_table_params;
 PROLOGUE_C_API void prologue_rope_table_params_init(prologue_rope_table_params* value);
 
-// The frequencies, inv_freq [rotary_dim / 2], and the attention factor.
+// Returns the frequencies, inv_freq [rotary_dim / 2], and the attention factor.
 PROLOGUE_C_API prologue_status prologue_rope_frequencies(
     const prologue_rope_table_params* params,
     double* inv_freq,
     double* attention_factor);
-// The table, cos_sin [max_position, rotary_dim].
+// Returns the table, cos_sin [max_position, rotary_dim].
 PROLOGUE_C_API prologue_status prologue_rope_cos_sin(
     const prologue_rope_table_params* params,
     int64_t max_position,
@@ -1171,8 +1171,8 @@ PROLOGUE_C_API prologue_status prologue_mla_prologue(
 
 // ---- paged_attention ---------------------------------------------------------------------------------------------------------
 
-// Attention of new tokens over a paged KV cache that already holds their K and V (the prologue wrote them): prefill, decode, or
-// both in one batch. Causal and grouped-query. It reads every type and layout of cache that the prologue writes.
+// Computes attention of new tokens over a paged KV cache that already holds their K and V (the prologue wrote them): prefill, decode, or
+// both in one batch. Attention is causal and grouped-query. The operation reads every type and layout of cache that the prologue writes.
 //
 // Sequence s owns the n query rows [cu_seqlens_q[s], cu_seqlens_q[s+1]). They are the last n of its seq_lens[s] tokens. Row j is
 // the token at position p0 = seq_lens[s] - n + j. It attends to the positions first <= p <= p0. `first` is the largest of
@@ -1277,7 +1277,7 @@ PROLOGUE_C_API prologue_status prologue_mla_prologue(
 // num_tokens = 0 or num_seqs = 0 is a no-op. The operation never allocates or synchronises, and is safe under graph capture. On
 // the CPU each thread needs less than 112 KiB of stack.
 
-// Counters that CUDA needs where blocks share a sequence.
+// CUDA needs so many counters if several blocks work on one sequence.
 #define PROLOGUE_PAGED_ATTENTION_COUNTERS INT64_C(264)
 
 typedef struct prologue_paged_attention_params {

@@ -1,4 +1,4 @@
-// The cos/sin table of a rotary embedding, and its frequencies, on the host.
+// Makes the cos/sin table of a rotary embedding, and its frequencies, on the host.
 //
 //   angle(p, i) = p * inv_freq[i], i in [0, rotary_dim/2)
 //   cos_sin[p]  = attention_factor * cos(angle(p, 0..rotary_dim/2)), then attention_factor * sin(...)
@@ -61,9 +61,9 @@ struct RopeTableParams {
   uint64_t reserved[8] = {};            // zeros: docs/versioning.md
 };
 
-// The frequencies, inv_freq [rotary_dim / 2], and the attention factor.
+// Returns the frequencies, inv_freq [rotary_dim / 2], and the attention factor.
 Status rope_frequencies(const RopeTableParams& params, double* inv_freq, double* attention_factor);
-// The table, cos_sin [max_position, rotary_dim].
+// Returns the table, cos_sin [max_position, rotary_dim].
 Status rope_cos_sin(const RopeTableParams& params, int64_t max_position, float* cos_sin);
 
 }  // namespace prologue::c

@@ -1,5 +1,5 @@
-// Bad indices found while an operation runs. The index arrays are on the device, so they cannot be checked before a launch. An
-// operation skips the faulty token and records it here. CUDA-graph replays add to the record. Its owner reads it at the next
+// A FaultRecord holds bad indices found while an operation runs. The index arrays are on the device, so they cannot be checked before a
+// launch. An operation skips the faulty token and records it here. CUDA-graph replays add to the record. Its owner reads it at the next
 // synchronisation that is needed anyway, and clears it.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The two ways to normalise the elements x of a row or of a head.
+// The elements x of a row or of a head are normalised by one of these:
 //   rms    x / sqrt(mean(x^2) + eps)
 //   layer  (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps)
 #pragma once

@@ -1,5 +1,5 @@
-// One description of a rotary embedding, for every operation that rotates: where cos and sin come from, which channels form pairs, and
-// which position rotates which pair. An operation that takes only a part of it says so, and returns an error for the rest.
+// Describes a rotary embedding, for every operation that rotates: where cos and sin come from, which channels form pairs, and which
+// position rotates which pair. An operation that takes only a part of it says so, and returns an error for the rest.
 #pragma once
 
 #include <cstdint>
@@ -77,9 +77,9 @@ struct Rope {
   int64_t max_position = 0;                  // row = position: rows of the table; else an optional bound, 0 = none
   PastTable past_table = PastTable::record;  // what happens at positions >= max_position
 
-  // Several position axes (2-D, MRoPE). Pair i, counted through all blocks, is rotated by the position on axis pair_axis[i]; values not
-  // below num_axes count as 0. If pair_axis is null, each block uses the axis of its own number (num_axes = num_blocks). Where the row is
-  // the token, the axes matter only for what positions are checked against.
+  // There may be several position axes (2-D, MRoPE). Pair i, counted through all blocks, is rotated by the position on axis pair_axis[i];
+  // values not below num_axes count as 0. If pair_axis is null, each block uses the axis of its own number (num_axes = num_blocks). Where
+  // the row is the token, the axes matter only for what positions are checked against.
   int64_t num_axes = 1;                // 1 to 4
   const uint8_t* pair_axis = nullptr;  // [rotary_dim / 2]
   uint64_t reserved[4] = {};           // zeros: docs/versioning.md

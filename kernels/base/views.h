@@ -88,7 +88,7 @@ PROLOGUE_HOST_DEVICE constexpr int64_t scales_of_head(const KvFormat& format) {
   return format.scaling == KvScaling::token_head ? format.type == DType::uint4 ? 2 : 1 : 0;
 }
 
-// K or V of a layer's paged cache. Channel d of head h at offset `o` of page `p` is the element
+// Describes K or V of a layer's paged cache. Channel d of head h at offset `o` of page `p` is the element
 //   p * strides.page + o * strides.token + h * strides.head + d
 // int4 and uint4 pack two elements in a byte, the even channel in the low nibble; strides and head_dim must then be even. The strides
 // describe every layout: NHD, HND, K and V in two buffers, or interleaved in one.

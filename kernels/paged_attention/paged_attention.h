@@ -1,5 +1,5 @@
-// Attention of new tokens over a paged KV cache that already holds their K and V (the prologue wrote them): prefill, decode, or
-// both in one batch. Causal and grouped-query. It reads every type and layout of cache that the prologue writes.
+// Computes attention of new tokens over a paged KV cache that already holds their K and V (the prologue wrote them): prefill, decode, or
+// both in one batch. Attention is causal and grouped-query. The operation reads every type and layout of cache that the prologue writes.
 //
 // Sequence s owns the n query rows [cu_seqlens_q[s], cu_seqlens_q[s+1]). They are the last n of its seq_lens[s] tokens. Row j is
 // the token at position p0 = seq_lens[s] - n + j. It attends to the positions first <= p <= p0. `first` is the largest of
@@ -114,7 +114,7 @@
 
 namespace prologue {
 
-// Counters that CUDA needs where blocks share a sequence.
+// CUDA needs so many counters if several blocks work on one sequence.
 inline constexpr int64_t kPagedAttentionCounters = 264;
 
 struct PagedAttentionParams {
