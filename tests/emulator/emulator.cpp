@@ -62,7 +62,7 @@ constexpr int kMaxThreads = 1024;
 constexpr int kWarpSize = 32;
 constexpr int kNamedBarriers = 16;
 
-// A stack with a page below it that must not be touched.
+// A stack has a page below it that must not be touched.
 class Stack {
  public:
   Stack() {
@@ -83,7 +83,7 @@ class Stack {
   unsigned char* memory_;
 };
 
-// Lanes that wait for one another. A round ends when all lanes of the mask that still run have come.
+// Lanes wait here for one another. A round ends when all lanes of the mask that still run have come.
 struct WarpBarrier {
   uint32_t mask = 0;
   uint32_t arrived = 0;
@@ -105,14 +105,14 @@ struct Warp {
   }
 };
 
-// bar.sync and bar.arrive. 0 is also that of __syncthreads(), which is not counted here: nobody names it.
+// Implements bar.sync and bar.arrive. 0 is also that of __syncthreads(), which is not counted here: nobody names it.
 struct NamedBarrier {
   int threads = 0;  // that it waits for; 0: nobody has come
   int arrived = 0;
   uint64_t round = 0;
 };
 
-// A block of the cluster that runs.
+// Describes a block of the cluster that runs.
 struct Block {
   Extent index;
   unsigned char* shared = nullptr;
@@ -134,7 +134,7 @@ struct Fiber : Thread {
 
 class Cluster {
  public:
-  // `blocks`: their indices and shared memory.
+  // `blocks` has their indices and shared memory.
   void run(std::vector<Block> blocks, const Extent& extent, const std::function<void()>& kernel);
   void sync();
   void sync(uint32_t mask);
@@ -189,7 +189,7 @@ void Cluster::switch_to(Fiber* fiber, void** save, [[maybe_unused]] bool ends) {
 #endif
 }
 
-// The first function on a thread's stack. The first thread comes from the host.
+// This is the first function on a thread's stack. The first thread comes from the host.
 void Cluster::enter() {
 #if defined(__SANITIZE_ADDRESS__)
   const void* bottom = nullptr;
@@ -267,7 +267,7 @@ void Cluster::sync(uint32_t mask) {
   }
 }
 
-// The round that it belongs to.
+// Returns the round that the arrival belongs to.
 uint64_t Cluster::arrive_named(int id, int threads) {
   if (id < 1 || id >= kNamedBarriers) fail("names a barrier that does not exist");
   if (threads <= 0 || threads % kWarpSize != 0) fail("names a barrier for a number of threads that is no multiple of a warp");
@@ -318,7 +318,7 @@ void Cluster::run(std::vector<Block> blocks, const Extent& extent, const std::fu
       ASAN_UNPOISON_MEMORY_REGION(lowest, static_cast<size_t>(fiber.stack->end() - lowest));
     }
 #endif
-    // As if enter() had been called from nowhere: six registers, its address, and an aligned stack behind it.
+    // The stack looks as if enter() had been called: six registers, its address, and an aligned stack above them.
     auto* top = reinterpret_cast<void**>(fiber.stack->end());
     *--top = nullptr;
     *--top = reinterpret_cast<void*>(&Cluster::enter);

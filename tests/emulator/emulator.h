@@ -1,6 +1,6 @@
-// CUDA kernels on the CPU, for tests on machines without a GPU: the library's .cu files, compiled as C++ with the headers in
-// include/ in place of the toolkit's. Slow, and exact where the GPU is: one thread of a block runs until it waits for others (a
-// barrier, a shuffle), then the next. Blocks run one after another, those of a cluster together.
+// Runs CUDA kernels on the CPU, for tests on machines without a GPU: the library's .cu files are compiled as C++ with the headers in
+// include/ instead of the toolkit's. Slow, and exact where the GPU is: one thread of a block runs until it waits for others (a barrier, a
+// shuffle), then the next. Blocks run one after another, those of a cluster together.
 //
 // TMA copies when it is told to, wgmma multiplies when somebody waits for it (hopper.cuh).
 //
@@ -29,15 +29,15 @@ extern const Thread* thread;
 extern Extent block_index, block_extent, grid_extent;
 extern unsigned char* dynamic_shared;
 
-// Runs the threads of a grid, one after another; grids of several host threads, too. A thread that waits for one that does not come
-// ends the program with a sentence. `cluster`: blocks that are neighbours in x. They share the `static` variables that __shared__
-// becomes, so a kernel of clusters has dynamic shared memory only.
+// Runs the threads of a grid, one after another; several host threads may run grids. A thread that waits for one that does not come ends
+// the program with a sentence. `cluster`: blocks that are neighbours in x. They share the `static` variables that __shared__ becomes, so a
+// kernel of clusters has dynamic shared memory only.
 void run_grid(const Extent& grid, const Extent& block, size_t shared_bytes, const std::function<void()>& kernel,
               unsigned cluster = 1);
 
 void sync_block();
 unsigned cluster_rank();
-// The barrier of a cluster, in two parts. Every thread arrives, then waits.
+// These are the two parts of the barrier of a cluster. Every thread arrives, then waits.
 void arrive_at_cluster();
 void wait_for_cluster();
 // What is at `here` in this block's dynamic shared memory, in that of block `rank` of the cluster.
@@ -45,7 +45,7 @@ void* in_block_of_cluster(void* here, unsigned rank);
 // The lanes of `mask` that still run must all come here.
 void sync_warp(uint32_t mask);
 
-// For instructions that wait for something else than a barrier of threads: lets the others run, until wait_until()'s condition holds.
+// Lets the others run until wait_until()'s condition holds, for instructions that wait for something else than a barrier of threads.
 // Whoever may have made a condition true calls progress().
 void let_others_run();
 void progress();
@@ -54,7 +54,7 @@ void wait_until(const F& condition) {
   while (!condition()) let_others_run();
 }
 
-// Named barriers of the block, for `threads` of its threads.
+// These are the named barriers of the block, for `threads` of its threads.
 void arrive_named(int id, int threads);
 void sync_named(int id, int threads);
 

@@ -51,7 +51,7 @@ TEST(Emulator, ThreadsWaitAtABarrier) {
   for (int i = 0; i < 100; ++i) EXPECT_EQ(out[static_cast<size_t>(i)], (i + 7) % 100);
 }
 
-// Odd warps end early; groups of 8 lanes add up; then whole warps.
+// Odd warps end early. Groups of 8 lanes add up; then whole warps do.
 __global__ void add_up(int* groups, int* warps) {
   if (threadIdx.x / 32 == 1) return;
   const int group = static_cast<int>(threadIdx.x) % 32 / 8;

@@ -1,4 +1,4 @@
-// In place of gemm_cuda.cu, which needs cuBLASLt: the CPU's product.
+// The CPU's product replaces gemm_cuda.cu, which needs cuBLASLt.
 #include <prologue/kernels/gemm/backends.h>
 
 #include <cuda_runtime.h>

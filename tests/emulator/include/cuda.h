@@ -1,4 +1,4 @@
-// The part of the driver's interface that the library uses: tensor maps, of 16-bit elements, swizzled rows of 128 bytes.
+// This is the part of the driver's interface that the library uses: tensor maps of 16-bit elements, swizzled in rows of 128 bytes.
 #pragma once
 
 #include <cstdint>

@@ -16,7 +16,7 @@ struct Fp8 {
 };
 inline Fp8 fp8(__nv_fp8_interpretation_t type) { return type == __NV_E4M3 ? Fp8{3, -6, 448.0} : Fp8{2, -14, 57344.0}; }
 
-// Nearest even; what is too large becomes the largest number; NaN is 0x7f.
+// Rounds to nearest even. What is too large becomes the largest number; NaN is 0x7f.
 inline uint8_t to_fp8(float x, __nv_fp8_interpretation_t type) {
   const Fp8 format = fp8(type);
   if (std::isnan(x)) return 0x7f;

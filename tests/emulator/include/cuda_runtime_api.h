@@ -1,4 +1,4 @@
-// The part of the CUDA runtime that the library and its tests use. "Device" memory is memory of the host; work is done when it is
+// This is the part of the CUDA runtime that the library and its tests use. "Device" memory is memory of the host; work is done when it is
 // launched, or kept where a stream is captured.
 #pragma once
 

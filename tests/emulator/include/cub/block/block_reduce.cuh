@@ -1,4 +1,4 @@
-// One thread after another, in the order of their numbers. As in CUB, thread 0 has the result.
+// Reduces one thread after another, in the order of their numbers. As in CUB, thread 0 has the result.
 #pragma once
 
 #include <cuda_runtime.h>

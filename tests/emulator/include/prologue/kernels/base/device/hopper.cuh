@@ -94,10 +94,10 @@ void claim_registers() {
 
 inline void prefetch_map(const CUtensorMap&) {}
 
-// 128 bytes a row; the chunks of 16 bytes are exchanged by the bits of the address above them.
+// A row has 128 bytes. The chunks of 16 bytes are exchanged by the bits of the address above them.
 inline uint32_t swizzled(uint32_t address) { return address ^ ((address >> 7 & 7) << 4); }
 
-// `memory`: the dynamic shared memory of the block that receives the box; `to` is an address in this one.
+// `memory` is the dynamic shared memory of the block that receives the box; `to` is an address in this one.
 inline void load_box(void* to, unsigned char* memory, const CUtensorMap& map, Barrier& barrier, const std::array<int, 5>& start,
                      unsigned rank) {
   if (rank != map.rank) emulator::fail("copies a box of a tensor of another rank");
@@ -183,7 +183,7 @@ struct Matrix {
   }
 };
 
-// A multiplication that a thread has issued. All threads of the warpgroup issue the same ones.
+// Describes a multiplication that a thread has issued. All threads of the warpgroup issue the same ones.
 struct Multiplication {
   bool bfloat16;
   int columns;
@@ -194,7 +194,7 @@ struct Multiplication {
   bool own_rows;  // of b, not of its transpose
   float* d;       // of this thread
   int group = 0;  // 0: in none yet
-  std::vector<float> saved = {};      // what d held; empty: another one that is under way adds to it
+  std::vector<float> saved = {};      // what d held; empty: another one in flight adds to it
   std::vector<float> decoded_b = {};  // [k, n], by the first thread that needs it
   std::vector<float> decoded_a = {};  // [m, k]
 };
@@ -318,7 +318,7 @@ void multiply_wait() {
     }
     multiply(m, all);
   }
-  // What is under way goes on adding to what has ended.
+  // Multiplications in flight continue to add to what has ended.
   for (size_t i = ending; i < self.issued.size(); ++i) {
     Multiplication& m = self.issued[i];
     const auto same = [&](const Multiplication& other) { return other.d == m.d; };

@@ -92,7 +92,7 @@ inline void load_matrices(uint32_t (&out)[4], const void* row) {
   emulator::done(0xffffffffu);
 }
 
-// .trans: rows and columns exchanged.
+// With .trans rows and columns are exchanged.
 inline void load_matrices_transposed(uint32_t (&out)[4], const void* row) {
   const int lane = emulator::thread->lane();
   const void* const* rows = emulator::show(0xffffffffu, row);
@@ -144,7 +144,7 @@ uint32_t multiply_pairs(uint32_t x, uint32_t y) {
   }
 }
 
-// mma.m16n8k16: a lane has rows lane / 4 and lane / 4 + 8 of a and c, column lane / 4 of b.
+// Computes mma.m16n8k16: a lane has rows lane / 4 and lane / 4 + 8 of a and c, column lane / 4 of b.
 template <class T>
 void multiply_matrices(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   struct Operands {
