@@ -1,11 +1,12 @@
-// LD_PRELOAD: the first calls of accept() fail with the numbers in the environment's ACCEPT_ERRORS, whatever waits.
+// Loaded with LD_PRELOAD, it makes the first calls of accept() fail with the numbers in the environment's ACCEPT_ERRORS, even if a client
+// waits.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 
-// True: this call fails, with errno set. The server accepts in one thread.
+// Returns true if this call fails, with errno set. The server accepts in one thread.
 static int fails(void) {
   static const char* rest = NULL;
   if (rest == NULL) {

@@ -1,4 +1,4 @@
-// The kernel test kit: one suite, every backend.
+// This is the kernel test kit: one suite, every backend.
 //
 // A test names its inputs and outputs in an Arena, then runs the operation. The arena surrounds every array with guard bands,
 // poisons outputs, and after the run checks that no guard byte and no input has changed. On the `cuda_graph` backend the
@@ -26,7 +26,7 @@ enum class Backend { cpu, cpu_threads, cuda, cuda_graph };
 const char* backend_name(Backend backend);
 inline void PrintTo(Backend backend, std::ostream* out) { *out << backend_name(backend); }
 Device backend_device(Backend backend);
-// Empty when the backend can run here; otherwise the reason why it cannot.
+// Returns an empty string if the backend can run here; otherwise the reason why it cannot.
 std::string backend_unavailable(Backend backend);
 
 // All backends, for INSTANTIATE_TEST_SUITE_P; GPU rows skip themselves with the reason (PROLOGUE_REQUIRE_BACKEND).
@@ -39,10 +39,10 @@ std::vector<Backend> all_backends();
     }                                                                                                        \
   } while (false)
 
-// The byte that outputs and guard bands are filled with: as float, bf16 or f16 it is a NaN, as an index absurd.
+// Outputs and guard bands are filled with this byte: as float, bf16 or f16 it is a NaN, as an index absurd.
 inline constexpr unsigned char kPoison = 0xff;
 
-// `count` elements that nothing has been written to.
+// Returns `count` elements that nothing has been written to.
 template <class T>
 std::vector<T> poisoned(int64_t count) {
   std::vector<T> values(static_cast<size_t>(count));
@@ -55,7 +55,7 @@ class Arena {
   explicit Arena(Backend backend);
   ~Arena();
 
-  // Arrays on the backend's device. `misalign` shifts the start by that many bytes from a 256-byte boundary.
+  // Adds arrays on the backend's device. `misalign` shifts the start by that many bytes from a 256-byte boundary.
   template <class T>
   T* input(const std::vector<T>& values, int64_t misalign = 0) {
     return static_cast<T*>(add(values.data(), static_cast<int64_t>(values.size() * sizeof(T)), Kind::input, misalign));
@@ -69,7 +69,7 @@ class Arena {
     const std::vector<unsigned char> poison(static_cast<size_t>(count) * sizeof(T), kPoison);
     return static_cast<T*>(add(poison.data(), count * static_cast<int64_t>(sizeof(T)), Kind::inout, misalign));
   }
-  // Scratch: poisoned before the run, free to change, guards checked.
+  // Adds scratch memory: it is poisoned before the run, may change, and its guards are checked.
   void* workspace(int64_t num_bytes) {
     const std::vector<unsigned char> poison(static_cast<size_t>(num_bytes), kPoison);
     return add(poison.data(), num_bytes, Kind::scratch, 0);
@@ -88,10 +88,10 @@ class Arena {
     if (!values.empty()) std::memcpy(static_cast<void*>(values.data()), bytes.data(), values.size() * sizeof(T));
     return values;
   }
-  // True when run() changed no byte of any array.
+  // Returns true if run() changed no byte of any array.
   bool untouched() const;
 
-  // Every array that a run may write and that is not scratch, in the order in which they were added, as run() left it.
+  // Holds every array that a run may write and that is not scratch, in the order in which they were added, as run() left it.
   struct Written {
     const void* pointer;
     std::vector<unsigned char> bytes;

@@ -1,4 +1,4 @@
-// The batch of an AttentionCase: its data, its placement in an Arena, and the comparison with the oracle.
+// This file has the batch of an AttentionCase: its data, its placement in an Arena, and the comparison with the oracle.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ namespace prologue::test {
 
 using oracle::AttentionInputs;
 
-// A batch over a cache of shuffled pages. Slots that no row sees hold poison (NaN as float and fp8, and as scale); block_table
+// Describes a batch over a cache of shuffled pages. Slots that no row sees hold poison (NaN as float and fp8, and as scale); block_table
 // entries without a position that a row sees are absurd.
 template <class T>
 struct AttentionBatch {
@@ -95,7 +95,7 @@ struct AttentionBatch {
   }
   AttentionBatch(const AttentionBatch&) = delete;
 
-  // Of the size of the other terms of the softmax; now and then none.
+  // The sinks are as large as the other terms of the softmax; now and then there are none.
   void add_sinks(Random& random, bool of_dtype) {
     const double longest = static_cast<double>(*std::max_element(in.seq_lens.begin(), in.seq_lens.end()));
     for (int64_t h = 0; h < in.num_q_heads; ++h) {
@@ -146,7 +146,7 @@ struct AttentionBatch {
     for (const AttentionSequence& s : c.sequences) used += pages_of(c, s);
     return used + used / 2 + 1;
   }
-  // Given scales: a head's largest number stands for 4 standard deviations.
+  // Returns the scale that is given: a head's largest number stands for 4 standard deviations.
   static float unit_of(const KvFormat& format) {
     return format.scaling == KvScaling::none ? 1.0f : 4.0f / kv_largest(format.type);
   }

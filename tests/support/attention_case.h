@@ -1,4 +1,4 @@
-// A case for paged attention: shapes, cache format and layout, and limits.
+// This file has a case for paged attention: shapes, cache format and layout, and limits.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,7 @@ struct AttentionCase {
   int64_t padding_rows = 0;
 
   int64_t v_width() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
-  // The first position that a row sees whose own position is limit - 1.
+  // Returns the first position that a row sees whose own position is limit - 1.
   int64_t first_visible(int64_t limit) const {
     const int64_t of_window = window > 0 ? limit - window : 0,
                   of_chunk = chunk > 0 && limit > 0 ? (limit - 1) / chunk * chunk : 0;

@@ -1,4 +1,4 @@
-// The page table of a batch for attention, as rows of a block table or as CSR.
+// This file has the page table of a batch for attention, as rows of a block table or as CSR.
 #pragma once
 
 #include <algorithm>

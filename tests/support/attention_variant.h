@@ -1,5 +1,5 @@
-// Attention layers of every kind over the layer graph, on any device: small, random, and run step by step, so that two graphs of
-// the same layer can be compared bit for bit.
+// This file has attention layers of every kind over the layer graph, on any device: small, random, and run step by step, so that two graphs
+// of the same layer can be compared bit for bit.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ struct AttentionVariant {
   HeadNorm norm_of_k() const { return other_k_norm.value_or(norm_of_q()); }
   bool normed() const { return norm != NormPlacement::none || norm_of_k().placement != NormPlacement::none; }
   bool biased() const { return joint_bias || q_bias || k_bias || v_bias; }
-  // Something besides the writing of K and V.
+  // Whether the layer does something besides writing K and V.
   bool has_steps() const {
     const bool scaled = q_scale.constant != 1.0f || q_scale.by_position != PositionScale::none;
     return biased() || normed() || rotary_dim > 0 || v_norm || hadamard_block != 0 || scaled;
@@ -75,7 +75,7 @@ struct AttentionVariant {
   }
 };
 
-// A list with at least one variant for each thing that a layer can have.
+// Returns a list with at least one variant for each thing that a layer can have.
 inline std::vector<AttentionVariant> listed_variants() {
   using V = AttentionVariant;
   std::vector<V> list;
@@ -192,7 +192,7 @@ inline AttentionVariant random_variant(uint64_t seed) {
   return v;
 }
 
-// The layers over a random embedding, each behind a norm. Weights are kept on the host too, as the device's type has them.
+// Holds the layers over a random embedding, with a norm before each. Weights are kept on the host too, as the device's type has them.
 struct VariantModel {
   static constexpr int64_t kHidden = 24, kVocab = 50, kPageSize = 4, kPages = 8, kMaxPosition = 32;
   static constexpr float kEps = 1e-5f, kScoreScale = 0.25f;
@@ -354,7 +354,7 @@ inline Value q_of_last_layer(const Graph& graph) {
   return q;
 }
 
-// The rows of a value of any type or stride after a run.
+// Returns the rows of a value of any type or stride after a run.
 inline std::vector<unsigned char> rows_of(const GraphExecutor& executor, Value value, int64_t num_rows,
                                           const Execution& execution) {
   const Graph& graph = executor.graph();

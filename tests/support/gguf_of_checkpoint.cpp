@@ -164,7 +164,7 @@ class Conversion {
     if (type == "llama3") add_tensor("rope_freqs.weight", {head_dim_ / 2}, llama3_factors());
   }
 
-  // By what each frequency is divided.
+  // Returns the numbers that the frequencies are divided by.
   std::vector<float> llama3_factors() const {
     const double factor = rope_.at("factor"), low = rope_.at("low_freq_factor"), high = rope_.at("high_freq_factor"),
                  length = rope_.at("original_max_position_embeddings"), theta = rope_.at("rope_theta");
@@ -272,7 +272,7 @@ class Conversion {
     return values;
   }
 
-  // [a, b, c, d] to [a, c, b, d]: halves of a head to neighbours.
+  // Converts [a, b, c, d] to [a, c, b, d]: halves of a head to neighbours.
   static std::vector<float> permuted(const std::vector<float>& values, std::array<int64_t, 4> sizes) {
     const auto [heads, halves, half, row] = sizes;
     std::vector<float> out;
@@ -286,7 +286,7 @@ class Conversion {
     }
     return out;
   }
-  // [heads, 3, c] to [3, heads, c]: q, k, v of each head to those of all heads.
+  // Converts [heads, 3, c] to [3, heads, c]: q, k, v of each head to those of all heads.
   static std::vector<float> of_all_heads(const std::vector<float>& values, std::array<int64_t, 3> sizes) {
     return permuted(values, {1, sizes[0], sizes[1], sizes[2]});
   }

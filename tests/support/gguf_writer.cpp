@@ -18,7 +18,7 @@ void append_string(std::vector<std::byte>& bytes, std::string_view text) {
   bytes.insert(bytes.end(), first, first + text.size());
 }
 
-// Blocks of 32 with one scale: the largest magnitude becomes 127 (Q8_0) or 7 (Q4_0).
+// Makes blocks of 32 with one scale: the largest magnitude becomes 127 (Q8_0) or 7 (Q4_0).
 std::vector<std::byte> to_blocks(const std::vector<float>& values, uint32_t type) {
   std::vector<std::byte> bytes;
   for (size_t first = 0; first + 32 <= values.size(); first += 32) {
@@ -57,7 +57,8 @@ std::string utf8(uint32_t code_point) {  // below 0x800
   return {static_cast<char>(0xc0 | (code_point >> 6)), static_cast<char>(0x80 | (code_point & 0x3f))};
 }
 
-// GPT-2's alphabet: printable bytes stand for themselves, the others for U+0100 onwards. In its order: printable ones first.
+// Returns GPT-2's alphabet: printable bytes stand for themselves, the others for U+0100 onwards. They are in its order: printable ones
+// first.
 std::vector<std::string> byte_alphabet() {
   const auto printable = [](uint32_t byte) {
     return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || (byte >= 0xae && byte <= 0xff);
@@ -105,7 +106,7 @@ int add_tokenizer(GgufWriter& writer) {
   return static_cast<int>(tokens.size());
 }
 
-// Llama 3's factors: 1 for the fast pairs, 8 for the slow ones, in between a smooth passage.
+// Returns Llama 3's factors: 1 for the fast pairs, 8 for the slow ones, and values between for the others.
 std::vector<float> rope_factors(int head_dim, float base) {
   std::vector<float> factors;
   for (int pair = 0; pair < head_dim / 2; ++pair) {

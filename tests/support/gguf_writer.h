@@ -13,7 +13,7 @@
 
 namespace prologue::test {
 
-// Type numbers of the format, for add_array and add_tensor.
+// These are type numbers of the format, for add_array and add_tensor.
 namespace gguf {
 inline constexpr uint32_t kUint8 = 0, kInt8 = 1, kUint16 = 2, kInt16 = 3, kUint32 = 4, kInt32 = 5, kFloat32 = 6, kBool = 7,
                           kString = 8, kArray = 9, kUint64 = 10, kInt64 = 11, kFloat64 = 12;
@@ -21,7 +21,7 @@ inline constexpr uint32_t kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, k
                           kQ6_K = 14, kBF16 = 30;
 }  // namespace gguf
 
-// Little-endian bytes of numbers, appended.
+// Appends numbers as little-endian bytes.
 template <class T>
 void append_bytes(std::vector<std::byte>& bytes, T value) {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -69,10 +69,10 @@ class GgufWriter {
     std::string what;
   };
   std::vector<std::byte> bytes(std::vector<Field>* fields = nullptr) const;
-  // The file in parts, as llama-gguf-split writes it: the first has the keys, each has split.no, split.count and split.tensors.count, and the
-  // tensors follow each other from part to part.
+  // Returns the file in parts, as llama-gguf-split writes it: the first has the keys, each has split.no, split.count and
+  // split.tensors.count, and the tensors follow each other from part to part.
   std::vector<GgufWriter> parts(uint16_t count) const;
-  // False when the file could not be written.
+  // Returns false if the file could not be written.
   [[nodiscard]] bool write(const std::string& path) const;
 
  private:
@@ -104,7 +104,7 @@ class GgufWriter {
   std::vector<Tensor> tensors_;
 };
 
-// A random llama with a byte-level vocabulary: small enough to run everywhere, whole enough to generate from. The norm weights
+// Describes a random llama with a byte-level vocabulary: small enough to run everywhere, whole enough to generate from. The norm weights
 // are near one, the matrices are scaled so that activations neither vanish nor explode.
 //
 // Vocabulary: 0 <|endoftext|>, 1 <|im_start|>, 2 <|im_end|> (control tokens), 3..258 the bytes in GPT-2's order, then one token

@@ -1,7 +1,6 @@
-// A KvCache and a plain model of it, side by side. Every call is made on both, and what they say and which pages they give must
-// agree. The data is there too: for each slot a tag, a hash of everything that K and V of a token depend on (the extra key, and
-// the tokens up to it). Tags are written where a step would write K and V, copied where it would copy pages, and read where
-// attention would read.
+// This file has a KvCache and a plain model of it. Every call is made on both, and their results and pages must agree. The data is there
+// too: for each slot a tag, a hash of everything that K and V of a token depend on (the extra key, and the tokens up to it). Tags are
+// written where a step would write K and V, copied where it would copy pages, and read where attention would read.
 //
 // The model is written for being plain: maps and loops over everything. It shares no code with the cache. It does not predict
 // which free page is taken, but it does predict which cached page is evicted, how long every hit is, and which calls fail.
@@ -98,7 +97,7 @@ class KvModel {
     return expected;
   }
 
-  // The tokens of a step: appends to all of these sequences, then copies pages, then writes.
+  // Runs a step's tokens: appends to all of these sequences, then copies pages, then writes.
   void step(const std::vector<std::pair<SequenceId, std::vector<int32_t>>>& parts) {
     std::vector<std::pair<SequenceId, int64_t>> written;  // from this position
     for (const auto& [id, tokens] : parts) {
@@ -162,7 +161,7 @@ class KvModel {
     live_.erase(std::find(live_.begin(), live_.end(), id));
   }
 
-  // position < 0: the end.
+  // position < 0 stands for the end.
   void release_out_of_window(SequenceId id, int64_t position) {
     const Status status = position < 0 ? cache_.release_out_of_window(id) : cache_.release_out_of_window(id, position);
     require(status.ok(), "release_out_of_window failed");
@@ -271,7 +270,7 @@ class KvModel {
   }
   Group& at(int64_t g) { return groups_[static_cast<size_t>(g)]; }
   int64_t pages_for(int64_t num_tokens) const { return (num_tokens + page_size_ - 1) / page_size_; }
-  // The first page with a position that the token at `position` sees: those above position - window.
+  // Returns the first page with a position that the token at `position` sees: those above position - window.
   int64_t first_seen(const Group& group, int64_t position) const {
     const int64_t first = group.window == 0 ? 0 : std::max<int64_t>(0, position - group.window + 1);
     return first / page_size_;
@@ -485,7 +484,7 @@ class KvModel {
   int64_t num_failed_ = 0;
 };
 
-// One random operation. `source`: test::Random or fuzz::Choices. Prompts are made of few texts, so that prefixes are found often.
+// Runs one random operation. `source`: test::Random or fuzz::Choices. Prompts are made of few texts, so that prefixes are found often.
 template <class Source>
 void random_operation(KvModel& model, Source& source) {
   const int64_t page_size = model.cache().page_size();

@@ -145,7 +145,7 @@ void PlacedMla<T>::make_indices() {
   if (c_.positions) params_.positions = place(positions_, c_.int64_positions);
   if (c_.cache == MlaCacheKind::none) return;
   params_.slot_mapping_len = c_.missing_slots > 0 ? n - c_.missing_slots : 0;
-  params_.slot_mapping = place(slots_, c_.int64_slots);  // good slots behind its end: nothing may be written there
+  params_.slot_mapping = place(slots_, c_.int64_slots);  // good slots after its end: nothing may be written there
   for (int64_t t = n - c_.missing_slots; t < n; ++t) slots_[static_cast<size_t>(t)] = -1;
 }
 
@@ -258,7 +258,7 @@ void PlacedMla<T>::expect_matches() const {
   if (rope_entries_ != nullptr) rope_cache = arena_.read(rope_entries_);
   std::vector<uint8_t> cache_rest(cache.size(), kPoison), rope_rest(rope_cache.size(), kPoison);
 
-  // A row of an output: each element compared, and marked in `rest`. `exact`: a copy.
+  // Compares a row of an output: each element is compared, and marked in `rest`. `exact` says that it is a copy.
   const auto check_row = [&](const char* what, int64_t t, const T* x, const std::vector<T>& out, std::vector<T>& rest, int64_t at,
                              const std::vector<oracle::MlaValue>& want, bool exact, bool zero) {
     for (size_t i = 0; i < want.size(); ++i) {
@@ -276,7 +276,7 @@ void PlacedMla<T>::expect_matches() const {
       }
     }
   };
-  // `count` elements of the cache at byte `at`, which hold `values` (of T) in the format.
+  // Compares `count` elements of the cache at byte `at` with `values` (of T) in the format.
   const auto check_entry = [&](const char* what, int64_t t, std::vector<uint8_t>& bytes, std::vector<uint8_t>& rest, int64_t at,
                                const T* values, int64_t count, KvFormat format) {
     const uint8_t* const got = bytes.data() + at;

@@ -1,4 +1,4 @@
-// A call of mla_prologue with random data in an Arena, and its comparison with the oracle.
+// This file has a call of mla_prologue with random data in an Arena, and its comparison with the oracle.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ struct MlaCase {
 
 std::string describe(const MlaCase& c);
 
-// T: the element type of the call.
+// T is the element type of the call.
 template <class T>
 class PlacedMla {
  public:
@@ -66,7 +66,7 @@ class PlacedMla {
 
   // After run(): every element of every array that may be written, against the oracle.
   void expect_matches() const;
-  // The bytes of all arrays that may be written.
+  // Returns the bytes of all arrays that may be written.
   std::vector<unsigned char> bytes() const;
 
  private:

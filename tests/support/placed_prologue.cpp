@@ -29,11 +29,11 @@ HeadsLayout heads_layout(const PrologueCase& c, int64_t heads, int64_t dim) {
 
 struct CachePlacement {
   PageStrides k_strides, v_strides;
-  int64_t v_offset = -1;  // from the K base when both share a buffer
+  int64_t v_offset = -1;  // from the K base if both are in one buffer
   int64_t k_size = 0, v_size = 0;
 };
 
-// In elements.
+// Sizes are in elements.
 CachePlacement cache_placement(const PrologueCase& c, int64_t num_pages) {
   const int64_t h = c.num_kv_heads, d = c.head_dim, dv = c.v_width(), p = c.page_size;
   switch (c.layout) {
@@ -323,7 +323,7 @@ void PlacedPrologue<T>::place_positions_and_slots() {
     places.position_axis_stride = c.num_tokens + 3;
   }
   if (c.gives_slots()) {
-    places.slot_mapping = place_indices(arena_, data_.slots, c.int64_slots);  // also behind slot_mapping_len: not to be used
+    places.slot_mapping = place_indices(arena_, data_.slots, c.int64_slots);  // also after slot_mapping_len: not to be used
     places.slot_mapping_len = c.slot_mapping_len();
   }
   if (!c.has_sequences()) return;

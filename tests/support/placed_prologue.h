@@ -1,4 +1,4 @@
-// A PrologueCase in an Arena: the parameters, which point into it, and what the outputs hold after a run.
+// This file has a PrologueCase in an Arena: the parameters, which point into it, and what the outputs hold after a run.
 #pragma once
 
 #include <cstdint>
@@ -46,18 +46,18 @@ class PlacedPrologue {
   // ---- after the run ----
 
   FaultRecord faults() const { return arena_.read(faults_).front(); }
-  // Heads of a token in q_out, k_out or v_out.
+  // Returns the heads of a token in q_out, k_out or v_out.
   std::vector<T> row(const MutableHeadsView& view, int64_t heads, int64_t dim, int64_t token) const;
   std::vector<T> q_row(int64_t token) const { return row(params_.q_out, case_.num_q_heads, case_.head_dim, token); }
-  // All heads of a slot, if the cache has the type T.
+  // Returns all heads of a slot, if the cache has the type T.
   std::vector<T> cache_row(bool is_v, int64_t slot) const;
-  // A head of the cache as stored, and its scale.
+  // Return a head of the cache as stored, and its scale.
   std::vector<unsigned char> cache_bytes(bool is_v, int64_t slot, int64_t head) const {
     return bytes_at(cache_head(is_v, slot, head), cache_head_bytes(is_v));
   }
   float cache_scale(bool is_v, int64_t slot, int64_t head) const;
   float cache_zero_point(bool is_v, int64_t slot, int64_t head) const;  // uint4 only
-  // `count` bytes at a pointer into an output.
+  // Returns `count` bytes at a pointer into an output.
   std::vector<unsigned char> bytes_at(const void* pointer, int64_t count) const;
 
   // Where a head of the cache, and its scale, is stored.
@@ -65,14 +65,14 @@ class PlacedPrologue {
   int64_t cache_head_bytes(bool is_v) const { return (is_v ? case_.v_width() : case_.head_dim) * dtype_bits(cache_type(is_v)) / 8; }
   const float* scale_of(bool is_v, int64_t slot, int64_t head) const;
 
-  // A buffer that a run may write to, and what it held before.
+  // Holds a buffer that a run may write to, and what it held before.
   struct Output {
     const unsigned char* data;
     std::vector<unsigned char> initial;
     const char* name;
   };
   const std::vector<Output>& outputs() const { return outputs_; }
-  // The index of the output that a pointer points into.
+  // Returns the index of the output that a pointer points into.
   size_t output_index(const void* pointer) const;
 
  private:

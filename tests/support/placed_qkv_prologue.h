@@ -1,4 +1,4 @@
-// A call of qkv_prologue: a placed prologue whose q, k and v the operation makes itself.
+// This file has a call of qkv_prologue: a placed prologue whose q, k and v the operation makes itself.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ inline int64_t qkv_width(const PrologueCase& c) {
   return (c.num_q_heads + c.num_kv_heads) * c.head_dim + c.num_kv_heads * c.v_width();
 }
 
-// Whole numbers: a row of hidden states has one magnitude, so that 1 / sqrt(mean of squares) is a power of two.
+// Returns whole numbers: a row of hidden states has one magnitude, so 1 / sqrt(mean of squares) is a power of two.
 inline Projection whole_numbers(const PrologueCase& c, int64_t hidden_size, bool normed) {
   Projection p;
   p.hidden_size = hidden_size;
@@ -73,7 +73,7 @@ QkvPrologueParams place_projection(PlacedPrologue<T>& placed, const Projection& 
   return params;
 }
 
-// A case that the projection can make.
+// Returns a case that the projection can make.
 inline PrologueCase fit_to_projection(PrologueCase c) {
   c.packed = true;
   c.in_place = c.kv_in_place = c.v_is_k = c.split_q = c.split_k = c.one_k_rope = false;

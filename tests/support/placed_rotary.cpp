@@ -25,7 +25,7 @@ auto with_int_type(DType type, F&& f) {
   return f(uint64_t{});
 }
 
-// `value`, or the value of the type that is nearest to it.
+// Returns `value`, or the value of the type that is nearest to it.
 int64_t fit(int64_t value, DType type) {
   return with_int_type(type, [&](auto t) {
     using Stored = decltype(t);

@@ -45,16 +45,16 @@ class PlacedRotary {
   const RotaryCase& rotary_case() const { return c_; }
   const oracle::RotaryInput& input() const { return in_; }
 
-  // As one call, or through a plan if the case says so.
+  // Runs the case as one call, or through a plan if the case says so.
   Status run();
   Status run(const Arena::Operation& operation) { return arena_.run(operation); }
 
   // ---- after the run ----
 
-  // The whole buffer of an output, and what it held before the run.
+  // Return the whole buffer of an output, and what it held before the run.
   std::vector<T> y(size_t tensor) const { return arena_.read(y_[tensor]); }
   const std::vector<T>& before(size_t tensor) const { return before_[tensor]; }
-  // Of a case that has them.
+  // Returns the faults of a case that has them.
   FaultRecord faults() const { return arena_.read(faults_).front(); }
   std::vector<uint8_t> token_faults() const { return arena_.read(token_faults_); }
 

@@ -19,7 +19,7 @@ enum class Weights { none, shared, per_head };
 enum class Offsets { none, one, per_sequence };
 enum class PageForm { rows, csr, csr_with_lengths };  // with lengths: they come from kv_last_page_len
 
-// The norm of Q or of K.
+// Describes the norm of Q or of K.
 struct CaseNorm {
   NormPlacement placement = NormPlacement::none;
   NormKind kind = NormKind::rms;
@@ -59,7 +59,7 @@ struct PrologueCase {
   RopeSource source = RopeSource::table;
   DType rope_type = DType::f32;  // of cos and sin
   bool rope_apart = false;       // cos and sin in two arrays
-  int64_t rope_holes = 0;        // elements behind each of their rows
+  int64_t rope_holes = 0;        // elements after each of their rows
   float attention_factor = 1.0f;
   int64_t num_blocks = 1;
   bool block_axes = false;  // each block takes the axis of its own number (num_axes = num_blocks); otherwise pairs say theirs
@@ -83,13 +83,13 @@ struct PrologueCase {
   bool bad_indices = true;                           // negative and too large ones among the good ones, axes too
   bool extremes = false;                             // the ends of the types in cu_seqlens_q, cache_lens and offsets
 
-  // The rotated channels in q_rope, in k_rope (not packed), and k_rope as one head for all.
+  // The rotated channels are in q_rope, in k_rope (not packed), and k_rope is one head for all.
   bool split_q = false, split_k = false, one_k_rope = false;
 
   bool packed = true;
   bool in_place = false;     // q_out is q
-  int64_t row_padding = 0;   // elements behind each packed row, or each row of q, k, v, q_out
-  int64_t head_padding = 0;  // elements behind each head (separate buffers)
+  int64_t row_padding = 0;   // elements after each packed row, or each row of q, k, v, q_out
+  int64_t head_padding = 0;  // elements after each head (separate buffers)
   bool heads_first = false;  // q, k, v, q_out as [heads, tokens, head_dim] (separate buffers)
   int64_t misalign = 0;      // bytes, of every buffer but the index arrays
   std::optional<KvScaling> q8;
@@ -125,7 +125,7 @@ struct PrologueCase {
   std::string describe() const;
 };
 
-// A small case of the usual options: bias, rotation and cache, and no bad index.
+// Returns a small case of the usual options: bias, rotation and cache, and no bad index.
 PrologueCase plain_case(int64_t num_tokens);
 
 // Elements of 32 bits need addresses that are multiples of 4.
@@ -138,8 +138,8 @@ PrologueCase fit_to_type(PrologueCase c) {
 // With sizes of the rotation that blocks and splits allow.
 PrologueCase fit_rotation(PrologueCase c);
 
-// The lists of prologue_cases.cpp: cases that rotary and kv_write share, one or more for every feature, and random ones over the
-// whole struct.
+// Return the lists of prologue_cases.cpp: the cases of rotary and kv_write, one or more for every feature, and random ones over the whole
+// struct.
 const std::vector<PrologueCase>& prologue_cases();
 const std::vector<PrologueCase>& feature_cases();
 PrologueCase random_case(uint64_t seed);

@@ -11,10 +11,10 @@ namespace prologue::test {
 
 namespace {
 
-// Positions and slots as a caller gives them.
+// Makes positions and slots as a caller gives them.
 template <class T>
 void make_positions_and_slots(const PrologueCase& c, Random& random, PrologueData<T>& data) {
-  // Slots: a shuffled choice of more than are needed, so that holes remain.
+  // Slots are a shuffled choice of more than are needed, so that holes remain.
   data.num_pages = (2 * c.num_tokens + c.page_size) / c.page_size + 1;
   std::vector<int64_t> all(static_cast<size_t>(data.num_pages * c.page_size));
   std::iota(all.begin(), all.end(), 0);
@@ -37,7 +37,7 @@ void make_positions_and_slots(const PrologueCase& c, Random& random, PrologueDat
   }
 }
 
-// Sequences that together have the tokens of the case, some of none at all, and their pages.
+// Makes sequences that together have the tokens of the case, some of none at all, and their pages.
 template <class T>
 void make_sequences(const PrologueCase& c, Random& random, PrologueData<T>& data) {
   data.cu_seqlens = {0};

@@ -1,4 +1,4 @@
-// The data of a PrologueCase, independent of its memory layout, and the same data as the oracle takes it.
+// This file has the data of a PrologueCase, independent of its memory layout, and the same data as the oracle takes it.
 #pragma once
 
 #include <algorithm>
@@ -44,7 +44,7 @@ std::vector<int32_t> seq_lens_of(const PrologueData<T>& data) {
   return lengths;
 }
 
-// The pages as CSR: those that a sequence needs, without what fills its row of the block table. Some are bad if the case says so.
+// Holds the pages as CSR: those that a sequence needs, without what fills its row of the block table. Some are bad if the case says so.
 struct CsrPages {
   std::vector<int32_t> indptr, indices, last_page_len;
 };

@@ -18,7 +18,7 @@ struct PrologueFeature {
 
 const std::vector<PrologueFeature>& prologue_features();
 
-// The matrix as Markdown.
+// Returns the matrix as Markdown.
 std::string prologue_feature_table();
 
 }  // namespace prologue::test

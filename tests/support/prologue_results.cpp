@@ -102,7 +102,7 @@ class Comparison {
     expect_close(got, reference, heads * dim, name, kDefaultSteps, nearly_all_round_once());
   }
 
-  // The codes of one head under the scale that is stored beside them or was given.
+  // Compares the codes of one head under the scale that is stored beside them or was given.
   void expect_codes(const char* name, int64_t token, const std::vector<unsigned char>& bytes, const oracle::Element* want,
                     int64_t dim, oracle::Quantized type, float scale, bool computed, float zero_point = 0.0f) {
     double largest = 0.0, largest_error = 0.0, low_end = want[0].value, high_end = low_end;

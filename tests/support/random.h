@@ -1,4 +1,4 @@
-// Seeded test data, the same on every platform.
+// This file makes seeded test data, the same on every platform.
 #pragma once
 
 #include <cmath>
@@ -9,7 +9,7 @@
 
 namespace prologue::test {
 
-// SplitMix64.
+// This is SplitMix64.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -21,9 +21,9 @@ class Random {
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
     return z ^ (z >> 31);
   }
-  // In [low, high].
+  // Returns a number in [low, high].
   int64_t integer(int64_t low, int64_t high) { return low + static_cast<int64_t>(bits() % static_cast<uint64_t>(high - low + 1)); }
-  // In [0, 1).
+  // Returns a number in [0, 1).
   double uniform() { return static_cast<double>(bits() >> 11) * 0x1.0p-53; }
   double normal() {
     const double u = 1.0 - uniform();

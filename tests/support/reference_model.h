@@ -18,13 +18,13 @@ struct ReferencePrompt {
   std::vector<float> logits;  // [rows.size(), vocab_size]
   // Where the frequencies depend on the length of the whole sequence: the length that every position of it was rotated for. 0: they do not.
   int64_t rope_length = 0;
-  // MRoPE: the rope positions [3, ids.size()]: time, height, width. Empty: token i is at position i.
+  // Gives the rope positions of MRoPE, [3, ids.size()]: time, height, width. If this is empty, token i is at position i.
   std::vector<int32_t> positions;
-  // The rope position of a token after the prompt, minus its index; the same on all axes.
+  // Holds the rope position of a token after the prompt, minus its index; the same on all axes.
   int64_t position_delta = 0;
 };
 
-// An edit of the checkpoint. It moves the logits of some prompt by at least 100 tolerances, or not at all ("same").
+// Describes an edit of the checkpoint. It moves the logits of some prompt by at least 100 tolerances, or not at all ("same").
 struct ReferenceChange {
   std::string name;
   bool same = false;
@@ -48,7 +48,7 @@ struct ReferenceModel {
 std::vector<std::string> reference_model_names();
 ReferenceModel read_reference_model(const std::string& name);
 
-// The checkpoint with a change, in a folder that lasts as long as the object. Its prompts are the changed ones, without the logits.
+// Holds the checkpoint with a change, in a folder that lasts as long as the object. Its prompts are the changed ones, without the logits.
 class ChangedModel {
  public:
   ChangedModel(const ReferenceModel& model, const ReferenceChange& change);
@@ -76,8 +76,8 @@ enum class PromptSplit { whole, chunks, tokens };
 // part of the range of the logits.
 double expect_reference_logits(const ReferenceModel& model, PromptSplit split, const RunPrompt& run);
 
-// For 16-bit types: adds a failure for each kept row whose largest logit is that of another id, where the reference's two largest are more
-// than 5 % of the range apart. Returns as above.
+// Used for 16-bit types: adds a failure for each kept row whose largest logit is that of another id, where the reference's two largest are
+// more than 5 % of the range apart. Returns what the function above does.
 double expect_reference_choices(const ReferenceModel& model, PromptSplit split, const RunPrompt& run);
 
 // `run` is of the changed checkpoint. Adds a failure if the last row differs from the reference's, or if the kept rows are too near to

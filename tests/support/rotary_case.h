@@ -1,4 +1,4 @@
-// A case for the standalone rotary operation: what is asked for, and in which memory layout. And the lists of cases.
+// This file has a case for the standalone rotary operation: its options, its memory layout, and the lists of cases.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace prologue::test {
 
-// Sizes outermost first by order[0..3], dimensions being batch, token, head, channel; `holes` elements behind each.
+// Describes a layout: sizes outermost first by order[0..3], dimensions being batch, token, head, channel; `holes` elements after each.
 struct RotaryLayout {
   std::array<int, 4> order = {0, 1, 2, 3};
   std::array<int64_t, 4> holes = {};  // by dimension

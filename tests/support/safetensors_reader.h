@@ -9,7 +9,7 @@
 
 namespace prologue::test {
 
-// A tensor, and where its bytes are.
+// Holds a tensor, and where its bytes are.
 struct StoredTensor {
   std::string file;
   std::string dtype;  // "F32", "F16", "BF16", ...
@@ -23,7 +23,7 @@ struct StoredTensor {
 // By name, those of all *.safetensors in the folder.
 std::map<std::string, StoredTensor> stored_tensors(const std::string& folder);
 
-// F32, F16 and BF16.
+// Reads F32, F16 and BF16.
 std::vector<float> read_values(const StoredTensor& tensor);
 // Overwrites all elements in the file.
 void fill_values(const StoredTensor& tensor, float value);

@@ -17,7 +17,7 @@
 
 namespace prologue::test {
 
-// A whole file: `header` is written as it is, after its length.
+// Returns a whole file: `header` is written as it is, after its length.
 inline std::vector<std::byte> safetensors_file(const std::string& header, std::span<const std::byte> data) {
   const uint64_t length = header.size();
   std::vector<std::byte> bytes(sizeof length + header.size());
@@ -27,7 +27,7 @@ inline std::vector<std::byte> safetensors_file(const std::string& header, std::s
   return bytes;
 }
 
-// Tensors one after another, in the order in which they were added.
+// Writes tensors one after another, in the order in which they were added.
 class SafetensorsWriter {
  public:
   template <class T>
@@ -49,7 +49,7 @@ class SafetensorsWriter {
   std::vector<std::byte> data_;
 };
 
-// An empty directory, removed with what is in it.
+// Owns an empty directory, removed with what is in it.
 class TemporaryDirectory {
  public:
   explicit TemporaryDirectory(const std::string& parent) {

@@ -5,7 +5,7 @@
 
 namespace prologue::test {
 
-// The path of a file or folder in the source tree; `relative` starts at its top: "tests/golden/x.txt".
+// Returns the path of a file or folder in the source tree; `relative` starts at its top: "tests/golden/x.txt".
 std::string source_path(const std::string& relative);
 
 }  // namespace prologue::test

@@ -11,7 +11,7 @@
 
 namespace prologue::test {
 
-// Memory that is reserved but, on the CPU, only committed where it is touched.
+// Owns memory that is reserved but, on the CPU, only committed where it is touched.
 class SparseMemory {
  public:
   SparseMemory(Backend backend, int64_t num_bytes) : device_(backend_device(backend)), size_(num_bytes) {

@@ -1,4 +1,4 @@
-// A program in a pseudo-terminal: what a person sees and types.
+// Runs a program in a pseudo-terminal: what a person sees and types.
 #pragma once
 
 #include <sys/types.h>

@@ -1,4 +1,4 @@
-// A small random decoder over the layer graph, on any device: what the tests of the graph run.
+// This file has a small random decoder over the layer graph, on any device: what the tests of the graph run.
 #pragma once
 
 #include <gtest/gtest.h>

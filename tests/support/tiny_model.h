@@ -1,5 +1,6 @@
-// A small random model for the engine, with what the options say: windows of layers, a rope whose frequencies depend on the length, several
-// position axes. And what it computes for one sequence, in one step of the plain executor: no layer groups, no rope sets, no engine.
+// This file has a small random model for the engine, with what the options say: windows of layers, a rope whose frequencies depend on the
+// length, several position axes. It also has what the model computes for one sequence, in one step of the plain executor: no layer groups,
+// no rope sets, no engine.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -123,7 +124,7 @@ inline Model tiny_model(const TinyModelOptions& options, const Execution& execut
   return TinyModelBuilder(options, execution).build();
 }
 
-// A letter for each token id, as far as they go.
+// Makes a letter for each token id, as far as they go.
 inline Tokenizer tiny_tokenizer() {
   TokenizerData data;
   data.model = TokenizerModel::bpe;
@@ -132,8 +133,8 @@ inline Tokenizer tiny_tokenizer() {
   return Tokenizer::create(std::move(data)).value();
 }
 
-// The logits [tokens, vocabulary] of one sequence. positions: [axes, tokens]; empty: the index of each token. The frequencies are those of
-// rope_length.
+// Returns the logits [tokens, vocabulary] of one sequence. positions: [axes, tokens]; empty: the index of each token. The frequencies are
+// those of rope_length.
 inline std::vector<float> logits_alone(TinyModelOptions options, int64_t rope_length, const std::vector<int32_t>& tokens,
                                        const std::vector<int32_t>& positions, const Execution& execution) {
   const auto length = static_cast<int64_t>(tokens.size());

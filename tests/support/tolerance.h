@@ -40,7 +40,7 @@ double ulp(double x) {
   return std::ldexp(1.0, exponent - FloatFormat<T>::mantissa_bits);
 }
 
-// A reference element: its value and the scale of its last sum, both from the float64 oracle.
+// Holds a reference element: its value and the scale of its last sum, both from the float64 oracle.
 struct Reference {
   double value = 0.0;
   double scale = 0.0;
@@ -76,8 +76,8 @@ void expect_close(const std::vector<T>& got, const std::vector<Reference>& want,
     if (g != static_cast<double>(to_float(from_float<T>(static_cast<float>(w))))) ++misrounded;
   }
   if (rounds_once && sizeof(T) == 2 && got.size() >= 2000) {
-    // A float32 result within `steps` units of 2^-24 lands on the other side of a rounding boundary with a chance that grows
-    // with its error: 0.1 % for bfloat16, 8 times that for float16, whose boundaries lie 8 times closer.
+    // A float32 result within `steps` times 2^-24 is on the other side of a rounding boundary with a chance that grows with its error: 0.1
+    // % for bfloat16, 8 times that for float16, whose boundaries are 8 times closer.
     const double allowed = (FloatFormat<T>::mantissa_bits == 7 ? 0.001 : 0.008) * std::max(1.0, steps / kDefaultSteps);
     EXPECT_LT(static_cast<double>(misrounded), allowed * static_cast<double>(got.size())) << what;
   }

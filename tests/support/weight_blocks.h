@@ -1,4 +1,4 @@
-// Random rows of quantised weights, as files have them.
+// This file makes random rows of quantised weights, as files have them.
 #pragma once
 
 #include <cstring>
@@ -28,7 +28,7 @@ inline int64_t minimum_at(WeightFormat format) {
              : -1;
 }
 
-// Any codes and scales of parts; scales and minimums of either sign.
+// Makes blocks with any codes and scales of parts, and scales and minimums of either sign.
 inline std::vector<uint8_t> random_blocks(WeightFormat format, int64_t rows, int64_t cols, uint64_t seed) {
   Random random(seed);
   const int64_t bytes = weight_block_bytes(format);
