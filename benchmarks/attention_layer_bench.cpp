@@ -1,5 +1,5 @@
-// The attention layer over raw pointers, as another engine calls it: hidden states to hidden states, decoding and prompts, beside the same
-// four operations called one after another. The weights are rotated, so that they come from memory.
+// Measures the attention layer over raw pointers, as another engine calls it: hidden states to hidden states, decoding and prompts, beside
+// the same four operations called one after another. The weights are rotated, so that they come from memory.
 #include <string>
 #include <vector>
 
@@ -19,7 +19,7 @@ struct Model {
 };
 constexpr Model kModels[] = {{"8B", 4096, 32, 8, 128}, {"1B", 2048, 32, 8, 64}, {"SmolLM2", 576, 9, 3, 64}};
 
-// Sequences with so many cached tokens, and as many new ones.
+// Describes sequences with so many cached tokens, and as many new ones.
 struct Batch {
   int64_t num_seqs, cached, rows;
 };

@@ -1,4 +1,4 @@
-// The attention prologue against plain copies of the same bytes and against the unfused chain (add_bias, qk_norm, rotary of q and
+// Measures the attention prologue against plain copies of the same bytes and against the unfused chain (add_bias, qk_norm, rotary of q and
 // of k, kv_write). The base set: bfloat16, 32 q heads, 8 kv heads, head_dim 128, full rotation, page 16, shuffled pages.
 //
 //   bench_attention_prologue --prefix "every instance"    each CUDA instance that can run each call, whatever its size is
@@ -37,7 +37,7 @@ struct Shape {
   bool cold = false;
   bool unfused = false;  // measured as well
   bool all_sizes = false;
-  // Anything else. Returns the bytes that a call then reads or writes in addition.
+  // Sets anything else. Returns the bytes that a call then reads or writes in addition.
   int64_t (*more)(AttentionPrologueParams&, bench::Setup&) = nullptr;
 };
 
@@ -243,7 +243,7 @@ struct Problem {
   int64_t bytes = 0;  // of one call: the data, its constants, its rows of the table and its indices
 };
 
-// The pages of the sequences of a step: one for each token, or one for all of them.
+// Adds the pages of the sequences of a step: one for each token, or one for all of them.
 void derive_places(AttentionPrologueParams& p, const std::vector<int64_t>& pages, bench::Setup& setup) {
   const int64_t num_tokens = p.num_tokens, num_seqs = num_tokens <= 256 ? num_tokens : 1;
   std::vector<int32_t> ends, cached, table;
@@ -429,7 +429,7 @@ Status unfused(const AttentionPrologueParams& p, const Execution& execution) {
 }
 
 #ifdef PROLOGUE_HAS_CUDA
-// The one that attention_prologue() uses is marked.
+// Runs every instance. The one that attention_prologue() uses is marked.
 void run_every_instance(bench::Bench& bench, const Shape& shape, int64_t num_tokens) {
   const std::string name = str_cat("every instance, ", shape.name, " T=", num_tokens);
   bench.run_each(name, [&](bench::Setup& setup) {
@@ -461,7 +461,7 @@ int main(int argc, char** argv) {
       cuda ? std::vector<int64_t>{1, 16, 64, 256, 1024, 4096, 8192, 16384} : std::vector<int64_t>{1, 16, 512};
   const std::vector<int64_t> few = cuda ? std::vector<int64_t>{1, 64, 1024, 8192} : std::vector<int64_t>{1, 512};
 
-  // For comparison: a copy of the data of the base set.
+  // A copy of the data of the base set is measured for comparison.
   for (const int64_t num_tokens : all) {
     const int64_t bytes = num_tokens * 48 * 128 * 2;
     bench.run(str_cat("copy T=", num_tokens), [&](bench::Setup& setup) {
@@ -509,7 +509,7 @@ int main(int argc, char** argv) {
   }
 #endif
 
-  // The time of a call on the calling thread.
+  // The rows have the time of a call on the calling thread.
   if (cuda) {
     bench.run_host("host: bare launch", [](bench::Setup&) {
       return bench::Case{0, [](const Execution& execution, int64_t) { return bench::launch_nothing(execution); }};

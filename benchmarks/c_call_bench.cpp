@@ -1,5 +1,6 @@
-// What a call through prologue.h costs beside the same call in C++, on the CPU: nanoseconds of the calling thread. Both are measured in
-// turn, in batches of 2000 calls; each number is the median of 201 batches, the difference that of the batches' differences.
+// Measures what a call through prologue.h costs beside the same call in C++, on the CPU: nanoseconds of the calling thread. Both are
+// measured alternately, in batches of 2000 calls; each number is the median of 201 batches, the difference that of the batches'
+// differences.
 #include <prologue.h>
 
 #include <algorithm>
@@ -87,7 +88,7 @@ int main() {
   prologue_execution_init(&execution);
   const prologue::Execution cpp_execution;
 
-  // The rotation of nothing.
+  // This call rotates nothing.
   prologue_rotary_params rotary;
   prologue_rotary_params_init(&rotary);
   rotary.head_dim = 128, rotary.num_tensors = 1, rotary.tensors[0].num_heads = 8, rotary.dtype = PROLOGUE_DTYPE_F32;
@@ -98,7 +99,7 @@ int main() {
       "rotary, 0 tokens", [&] { return prologue::rotary(cpp_rotary, cpp_execution); },
       [&] { return prologue_rotary(&rotary, &execution); });
 
-  // One token of Q in place, called and as a run of a plan.
+  // One token of Q is rotated in place, by a call and by a run of a plan.
   std::vector<float> q(8);
   prologue_attention_prologue_params p;
   prologue_attention_prologue_params_init(&p);
@@ -119,7 +120,7 @@ int main() {
       [&] { return prologue_attention_prologue_plan_run(plan, &p, &execution); });
   prologue_attention_prologue_plan_destroy(plan);
 
-  // Operations with a context: one token.
+  // These operations have a context, and one token.
   prologue_gemm_context* context = nullptr;
   check(prologue_gemm_context_create(PROLOGUE_DEVICE_CPU, &context));
   const auto cpp_context = prologue::GemmContext::create(prologue::Device::cpu);
@@ -155,7 +156,7 @@ int main() {
       [&] { return prologue_qkv_prologue(&qkv, context, &execution); });
   prologue_gemm_context_destroy(context);
 
-  // The largest struct.
+  // This is the largest struct.
   const auto set = [](auto& layer) {
     layer.hidden_size = layer.hidden_stride = layer.out_stride = 64;
     layer.prologue.num_q_heads = 1, layer.prologue.num_kv_heads = 1, layer.prologue.head_dim = 64;

@@ -39,7 +39,7 @@ struct Options {
                                           "uint4,int8", "fp8_e4m3,uint4", "fp8_e4m3,int4"};
 };
 
-// "TYPE" or "K,V".
+// Parses "TYPE" or "K,V".
 Result<QualityRun> parse_cache_types(const std::string& text) {
   const size_t comma = text.find(',');
   QualityRun run;
@@ -107,7 +107,7 @@ Result<std::vector<std::vector<int32_t>>> read_windows(const Options& options, o
   return windows;
 }
 
-// The table, as Markdown and as rows of JSON.
+// Returns the table, as Markdown and as rows of JSON.
 std::vector<ordered_json> report(const std::vector<RunQuality>& results) {
   const RunQuality& reference = results.front();
   const QualitySummary expected = summarise(reference.tokens, reference.tokens);

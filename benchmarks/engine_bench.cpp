@@ -112,7 +112,7 @@ class EngineBench {
     PROLOGUE_ASSIGN_OR_RETURN(engine_, Engine::load(engine_options));
     return serve(single(random_prompts(1, 64, vocab_size(), 1)[0], 16)).status();
   }
-  Status restore() {  // the engine that the command line asks for
+  Status restore() {  // the engine of the command line's options
     return load(options_.engine);
   }
 
@@ -191,7 +191,7 @@ class EngineBench {
     PROLOGUE_ASSIGN_OR_RETURN(const LoadResult load, serve(workload, load_options));
     const double batched = add_load(name, load);
     if (name != "mini-sglang") return {};
-    // The first 16 requests one at a time.
+    // The first 16 requests are sent one at a time.
     double seconds = 0.0;
     std::vector<Served> requests;
     for (size_t i = 0; i < std::min<size_t>(16, workload.size()); ++i) {
@@ -291,14 +291,14 @@ class EngineBench {
   }
 
   Status measure_decode(int64_t batch, double alone_us) {
-    // More than it takes to read all prompts; half of them come before the context, half after it.
+    // These are more steps than it takes to read all prompts; half of them come before the context, half after it.
     const int64_t num_tokens = std::min(engine_->device() == Device::cuda ? 256 : 64 + batch / 2, 2 * (options_.context - 1));
     LoadOptions load_options;
     load_options.record_steps = true;
     const Workload workload = equal(batch, options_.context - num_tokens / 2, num_tokens);
     PROLOGUE_RETURN_IF_ERROR(serve(workload).status());  // captures the steps
     PROLOGUE_ASSIGN_OR_RETURN(const LoadResult load, serve(workload, load_options));
-    // The steps between two in which all sequences get a token, without the first and the last.
+    // Counts the steps between two in which all sequences get a token, without the first and the last.
     const auto full = [&](const StepTimes& step) { return step.num_tokens == batch; };
     auto first = std::find_if(load.steps.begin(), load.steps.end(), full);
     auto last = std::find_if_not(first, load.steps.end(), full);
@@ -333,7 +333,7 @@ class EngineBench {
     return {};
   }
 
-  // Some steps in the middle.
+  // Returns some steps in the middle.
   static ordered_json timeline(std::vector<StepTimes>::const_iterator first, std::vector<StepTimes>::const_iterator last) {
     constexpr std::ptrdiff_t kShown = 6;
     const auto begin = first + std::max<std::ptrdiff_t>(0, (last - first - kShown) / 2);

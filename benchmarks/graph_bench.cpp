@@ -1,5 +1,5 @@
-// The host's share of a step of the layer graph: patching and dispatching its nodes. The nodes are an embedding and the attention
-// prologue of each of some layers, so there is no GEMM in the way.
+// Measures what the host does in a step of the layer graph: patching and dispatching its nodes. The nodes are an embedding and the
+// attention prologue of each of some layers, so there is no GEMM in the way.
 #include <cstdio>
 #include <memory>
 #include <utility>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kQHeads = 32, kKvHeads = 8, kHeadDim = 128, kTokens = 8, kPageSize = 16;
 
-// The executor of a graph whose data the setup owns.
+// Makes the executor of a graph whose data the setup owns.
 Result<std::shared_ptr<GraphExecutor>> make_executor(int64_t num_layers, bool fused, const RopeTable& table,
                                                      const KvStorage& cache, bench::Setup& setup) {
   constexpr int64_t kWidth = (kQHeads + 2 * kKvHeads) * kHeadDim;

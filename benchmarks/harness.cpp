@@ -39,7 +39,7 @@ namespace {
 constexpr int64_t kMaxCpuRotations = 512;
 constexpr int64_t kMaxCudaRotations = 20;
 constexpr int64_t kMaxColdRotations = 8192;
-constexpr int64_t kCpuCacheBytes = int64_t{64} << 20;  // more than the cores' share of most last-level caches
+constexpr int64_t kCpuCacheBytes = int64_t{64} << 20;  // more than most last-level caches hold
 
 constexpr const char* kCpuMethod =
     "CPU: median over single calls, steady clock, after a warm-up; buffers rotated through at least 128 MiB";
@@ -82,7 +82,7 @@ std::string cpu_description(int32_t num_threads) {
   return str_cat(model, ", ", num_threads, num_threads == 1 ? " thread" : " threads");
 }
 
-// The first line that a command prints; empty when it fails.
+// Returns the first line that a command prints, or an empty string if it fails.
 std::string output_of(const char* command) {
   std::string line;
   if (FILE* pipe = popen(command, "r")) {
@@ -149,7 +149,7 @@ void cpu_copy(void* target, const void* source, int64_t num_bytes, int32_t num_t
   });
 }
 
-// Pseudo-random numbers in (-1, 1), as many as a megabyte holds; larger arrays repeat them.
+// Makes pseudo-random numbers in (-1, 1), as many as a megabyte holds; larger arrays repeat them.
 std::vector<char> make_random_bytes(DType dtype) {
   std::vector<char> bytes(size_t{1} << 20);
   uint64_t state = 1;

@@ -1,4 +1,4 @@
-// A benchmark harness for the CPU and CUDA. A bench program is a list of cases:
+// This is a benchmark harness for the CPU and CUDA. A bench program is a list of cases:
 //
 //   int main(int argc, char** argv) {
 //     Bench bench(argc, argv);
@@ -47,7 +47,7 @@ struct NamedCase {
   Case measured;
 };
 
-// Memory for one case, freed after it.
+// Owns the memory of one case, freed after it.
 class Setup {
  public:
   Setup(const Execution& execution, int64_t cache_bytes, int64_t max_rotations)
@@ -55,13 +55,13 @@ class Setup {
 
   // Says how many bytes of one call should come from memory; call it before rotated().
   void rotate(int64_t bytes_per_call);
-  // As rotate(), but with as many buffers as it takes to find none of them in the L2 again.
+  // Does what rotate() does, but with as many buffers as it takes to find none of them in the L2 again.
   void rotate_cold(int64_t bytes_per_call);
-  // With so many buffers.
+  // Rotates over so many buffers.
   void rotate_times(int64_t rotations) { rotations_ = rotations; }
   int64_t rotations() const { return rotations_; }
 
-  // An array of small random numbers of the type, once for each rotation.
+  // Returns an array of small random numbers of the type, once for each rotation.
   std::vector<void*> rotated(int64_t num_bytes, DType dtype);
   // An array of small random numbers of the type, shared by all rotations.
   void* shared(int64_t num_bytes, DType dtype);
@@ -83,31 +83,31 @@ class Setup {
   std::vector<Buffer> buffers_;
 };
 
-// A second yardstick: a copy whose threads move two vectors of 16 bytes each, both read before either is written.
+// Runs a second yardstick: a copy whose threads move two vectors of 16 bytes each, both read before either is written.
 Status copy_in_pairs(void* target, const void* source, int64_t num_bytes, const Execution& execution);
-// On CUDA an empty kernel with as many bytes of parameters as the operations here have: what a call costs at least.
+// Launches an empty kernel on CUDA, with as many bytes of parameters as the operations here have: what a call costs at least.
 Status launch_nothing(const Execution& execution);
 
-// For the head of a file of results: the time now (UTC), the commit of the sources, and the machine.
+// The head of a file of results has these: the time now (UTC), the commit of the sources, and the machine.
 std::string utc_now();
 std::string source_commit();
 Result<std::string> describe_device(Device device, int32_t num_threads);
 
 class Bench {
  public:
-  // Reads the command line; exits with a message when it is wrong or asks for help.
+  // Reads the command line. Exits with a message if it is wrong, or if it has --help.
   Bench(int argc, char** argv);
   ~Bench();
   Bench(const Bench&) = delete;
   Bench& operator=(const Bench&) = delete;
 
   const Execution& execution() const { return execution_; }
-  // A context of the device. Ends the program if there is none.
+  // Returns a context of the device. Ends the program if there is none.
   std::unique_ptr<GemmContext> gemm_context() const;
 
   // Whether --prefix lets some case run whose name begins so: for what is expensive to prepare.
   bool may_run(const std::string& begin) const;
-  // Whether a --prefix asks for them: for what most runs of the program leave out.
+  // Whether a --prefix selects cases that most runs of the program leave out.
   bool asked_for(const std::string& begin) const { return !prefixes_.empty() && may_run(begin); }
 
   // Runs the case now, unless --filter or --prefix excludes it. An error is printed in the case's row.
@@ -115,7 +115,7 @@ class Bench {
   // Runs all cases over the same memory, in rows "name: name of the case".
   void run_each(const std::string& name, const std::function<std::vector<NamedCase>(Setup&)>& make_cases);
 
-  // The time of the calling thread for one call, which must not wait for the device.
+  // Measures the calling thread's time for one call, which must not wait for the device.
   void run_host(const std::string& name, const std::function<Case(Setup&)>& make_case);
 
   // Writes --json; the program's exit code: 1 when a case failed.
@@ -129,7 +129,7 @@ class Bench {
     double us = 0.0;
     double copy_us = 0.0;       // rotated like the case
     double copy_warm_us = 0.0;  // over one pair of buffers
-    double gflops = 0.0;        // 0 = not asked for
+    double gflops = 0.0;        // 0 = not wanted
     std::string reference;
     double speedup = 0.0;  // 0 = no reference
   };

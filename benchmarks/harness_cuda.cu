@@ -1,4 +1,4 @@
-// The CUDA half of the harness: graph replays under events, and the yardstick copy.
+// This is the CUDA half of the harness: graph replays under events, and the yardstick copy.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -13,13 +13,13 @@ namespace prologue::bench::cuda {
 
 namespace {
 
-// Thread i copies the 16 bytes number i.
+// Thread i copies the i-th 16 bytes.
 __global__ void copy_kernel(const uint4* source, uint4* target, int64_t count) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i < count) target[i] = source[i];
 }
 
-// Thread i of a block copies the vectors i and i + blockDim.x of the block's share.
+// Thread i of a block copies the vectors i and i + blockDim.x of the block's range.
 __global__ void copy_pairs_kernel(const uint4* __restrict__ source, uint4* __restrict__ target, int64_t count) {
   const int64_t first = static_cast<int64_t>(blockIdx.x) * (2 * blockDim.x) + threadIdx.x, second = first + blockDim.x;
   uint4 a = {}, b = {};

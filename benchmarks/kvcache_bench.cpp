@@ -54,7 +54,7 @@ void print_per_page(const char* name, int64_t num_pages, const std::function<dou
   std::printf("%-60s %8.1f ns a page\n", name, median(9, run) / static_cast<double>(num_pages));
 }
 
-// Sequences that share their first half, as with one system prompt.
+// Makes sequences with the same first half, as with one system prompt.
 std::vector<int32_t> prompt(int64_t sequence, int64_t num_tokens) {
   std::vector<int32_t> tokens(static_cast<size_t>(num_tokens));
   for (int64_t i = 0; i < num_tokens; ++i) {

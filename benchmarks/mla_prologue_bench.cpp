@@ -1,7 +1,7 @@
-// The prologue of multi-head latent attention in one launch, against a plain copy of the same bytes and against the separate operations:
-// the norm of the latent, the rotation of q_pe and k_pe, the write to the cache. Sizes of DeepSeek V3: a latent of 512 channels and 64
-// rotated ones, bfloat16; kv_c and k_pe are columns of the projection's rows of 2112, q_pe of heads of 192, and q_pe_out of heads of 576.
-// "as vLLM": concat_and_cache_mla_rope_fused, that is without the norm, q_pe and k_pe in place.
+// Measures the prologue of multi-head latent attention in one launch, against a plain copy of the same bytes and against the separate
+// operations: the norm of the latent, the rotation of q_pe and k_pe, the write to the cache. Sizes of DeepSeek V3: a latent of 512 channels
+// and 64 rotated ones, bfloat16; kv_c and k_pe are columns of the projection's rows of 2112, q_pe of heads of 192, and q_pe_out of heads of
+// 576. "as vLLM": concat_and_cache_mla_rope_fused, that is without the norm, q_pe and k_pe in place.
 #include <prologue/kernels/mla_prologue/mla_prologue.h>
 
 #include <prologue/kernels/attention_prologue/stages/stages.h>
@@ -82,7 +82,7 @@ Call make_call(bench::Setup& setup, int64_t num_tokens, int64_t num_heads, Cache
   return call;
 }
 
-// The norm and the rotations in place, then the cache.
+// Runs the norm and the rotations in place, then the write to the cache.
 Status run_separately(const MlaPrologueParams& p, const Execution& execution) {
   auto* const latent = const_cast<void*>(p.kv_c);
   auto* const k_pe = const_cast<void*>(p.k_pe);

@@ -21,7 +21,7 @@ constexpr Model kModels[] = {{"mixtral", 8, 2, 4096, 14336, ExpertWeighting::sof
                              {"qwen3", 128, 8, 2048, 768, ExpertWeighting::softmax_then_top_k},
                              {"gpt-oss", 32, 4, 2880, 2880, ExpertWeighting::top_k_then_softmax}};
 
-// The experts of each token, evenly spread: token t has t * top_k + j, scrambled.
+// Returns the experts of each token, evenly spread: token t has t * top_k + j, scrambled.
 std::vector<int32_t> even_experts(const Model& model, int64_t num_tokens) {
   std::vector<int32_t> ids;
   for (int64_t r = 0; r < num_tokens * model.top_k; ++r) ids.push_back(static_cast<int32_t>(r * 5 % model.num_experts));

@@ -30,7 +30,7 @@ struct Load {
   int64_t num_seqs, rows, length;
 };
 
-// Those after the first two: other heads, as in a graph only.
+// The models after the first two have other heads, and run only as in a graph.
 constexpr Model kModels[] = {
     {"135m", 9, 3, 64}, {"8b", 32, 8, 128}, {"h64", 32, 8, 64}, {"h96", 32, 8, 96}, {"h256", 32, 8, 256}};
 constexpr int kModelsOfAllVariants = 2;
@@ -222,7 +222,7 @@ int main(int argc, char** argv) {
 
           p.counters = setup.values(std::vector<uint32_t>(kPagedAttentionCounters));
 
-          // Two products over the positions that a row sees.
+          // There are two products over the positions that a row sees.
           double visible = 0.0;
           const int64_t window = variant.window > 0 ? variant.window : load.length;
           for (int64_t r = 0; r < load.rows; ++r)

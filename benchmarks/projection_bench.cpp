@@ -55,7 +55,7 @@ struct QkvProblem {
   int64_t bytes = 0;
 };
 
-// `rotations` of the weights; 0: as many as the L2 cache does not hold.
+// `rotations` is the number of copies of the weights; 0: as many as the L2 cache does not hold.
 void rotate_weights(bench::Setup& setup, int64_t weight_bytes, int64_t rotations) {
   if (rotations > 0) {
     setup.rotate_times(rotations);
@@ -186,7 +186,7 @@ bool is_one(bench::Bench& bench, const Of& of, int64_t num_tokens) {
   return run_one(make_problem(of, num_tokens, setup).params, bench.execution()).ok() && synchronize(bench.execution()).ok();
 }
 
-// The rows of one problem: every way, each against the first.
+// Prints the rows of one problem: every kernel, each against the first.
 template <class Of>
 void run(bench::Bench& bench, const std::string& name, const Of& of, int64_t num_tokens, GemmContext& context) {
   if (!bench.may_run(name)) return;
@@ -207,7 +207,7 @@ void run(bench::Bench& bench, const std::string& name, const Of& of, int64_t num
   }
 }
 
-// Attention of one token of each sequence, with a cache for each layer.
+// Holds attention of one token of each sequence, with a cache for each layer.
 struct AttentionProblem {
   PagedAttentionParams params;
   std::vector<void*> k, v;
@@ -254,8 +254,8 @@ AttentionProblem make_attention(const Heads& h, int64_t num_seqs, int64_t length
   return problem;
 }
 
-// One layer after another, as in a decode step, with attention over so many tokens of each sequence or (0) without. With many layers their
-// weights are as much memory as a model's, and a kernel's code is in no cache when it runs again.
+// Runs one layer after another, as in a decode step, with attention over so many tokens of each sequence or (0) without. With many layers
+// their weights are as much memory as a model's, and a kernel's code is in no cache when it runs again.
 void run_layers(bench::Bench& bench, const std::string& model, Heads heads, const Linear* linears, int64_t num_tokens,
                 int64_t length, GemmContext& context) {
   if (bench.execution().device != Device::cuda) return;
@@ -346,7 +346,7 @@ void run_every_instance(bench::Bench& bench, const std::string& name, const Of& 
   }
 }
 
-// ---- prompts: the QKV GEMM alone, and the prologue behind it or in it -------------------------------------------------------
+// ---- prompts: only the QKV GEMM, and the prologue after it or in it -----------------------------------------------------------
 
 QkvProblem make_prompt(const Heads& h, int64_t num_tokens, bench::Setup& setup) {
   Heads of_prompt = h;

@@ -1,5 +1,5 @@
-// gemm with packed weights on the CPU: every format, on two shapes of the demo model and two of an 8B model, beside a plain read of as
-// many bytes; and the other instruction sets that this processor has.
+// Measures gemm with packed weights on the CPU: every format, on two shapes of the demo model and two of an 8B model, beside a plain read
+// of as many bytes; and the other instruction sets that this processor has.
 #include <prologue/kernels/base/host/parallel.h>
 #include <prologue/kernels/gemm/backends.h>
 #include <prologue/kernels/gemm/quantized_cpu.h>

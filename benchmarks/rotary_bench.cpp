@@ -1,4 +1,4 @@
-// The rotary operation on q and k in one launch, against plain copies of the same bytes. The base set: bfloat16, 32 q heads, 8 k
+// Measures the rotary operation on q and k in one launch, against plain copies of the same bytes. The base set: bfloat16, 32 q heads, 8 k
 // heads, head_dim 128, full rotation, a float32 cos/sin cache by int64 positions.
 #include <prologue/kernels/rotary/rotary.h>
 
@@ -87,7 +87,7 @@ double frequency(int64_t column, int64_t rotary_dim) {
   return std::pow(500000.0, -2.0 * static_cast<double>(column) / static_cast<double>(rotary_dim));
 }
 
-// The angles of every position: rows of rotary_dim / 2.
+// Returns the angles of every position: rows of rotary_dim / 2.
 const std::vector<double>& angles_of(int64_t rotary_dim) {
   static std::map<int64_t, std::vector<double>> made;
   std::vector<double>& angles = made[rotary_dim];
@@ -97,7 +97,7 @@ const std::vector<double>& angles_of(int64_t rotary_dim) {
   return angles;
 }
 
-// A cos||sin cache of half width, or one of full width: rows of cos, then of sin.
+// Returns a cos||sin cache of half width, or one of full width: rows of cos, then of sin.
 const std::vector<double>& cos_sin_of(int64_t rotary_dim, RopeWidth width) {
   static std::map<std::pair<int64_t, RopeWidth>, std::vector<double>> made;
   std::vector<double>& table = made[{rotary_dim, width}];
@@ -123,7 +123,7 @@ RotaryStrides strides_of(Layout layout, int64_t batch, int64_t seq_len, int64_t 
   return head_major_strides(seq_len, heads, head_dim);
 }
 
-// The bytes of the angles that one call must read.
+// Returns the bytes of the angles that one call must read.
 int64_t give_angles(RotaryParams& p, const Shape& shape, int64_t rows, bench::Setup& setup) {
   Rope& a = p.rope;
   const int64_t half = shape.rotary_dim / 2, size = dtype_size(shape.table);
@@ -242,7 +242,7 @@ int main(int argc, char** argv) {
     }
   }
 
-  // The time of a call on the calling thread.
+  // The rows have the time of a call on the calling thread.
   if (cuda) {
     bench.run_host("host: bare launch", [](bench::Setup&) {
       return bench::Case{0, [](const Execution& execution, int64_t) { return bench::launch_nothing(execution); }};

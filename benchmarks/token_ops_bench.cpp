@@ -187,7 +187,7 @@ void bench_logprobs(bench::Bench& bench, const Model& model, int64_t num_rows, i
   });
 }
 
-// A decode step without faults. Its sequences have pages for a million tokens: every call makes them longer.
+// Measures a decode step without faults. Its sequences have pages for a million tokens: every call makes them longer.
 void bench_end_step(bench::Bench& bench, int64_t num_seqs, int64_t num_groups, bool advance) {
   const std::string name = str_cat("end_step", advance ? " advance" : "", " sequences=", num_seqs);
   bench.run(advance ? str_cat(name, " groups=", num_groups) : name, [&](bench::Setup& setup) {

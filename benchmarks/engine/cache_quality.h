@@ -31,7 +31,7 @@ struct QualityRun {
 const char* weights_name(DType dtype);        // "float32"; "auto" if it is unset
 std::string run_name(const QualityRun& run);  // "float32, cache int8 uint4, Hadamard 64"
 
-// By predicted token: each token of a window but the first.
+// Holds an entry for each predicted token: each token of a window but the first.
 struct TokenQuality {
   std::vector<double> kl;       // from the reference
   std::vector<double> logprob;  // of the text's token
@@ -41,7 +41,7 @@ struct TokenQuality {
 struct RunQuality {
   QualityRun run;               // the types of the cache are not unset
   int64_t bytes_per_token = 0;  // of the cache, in all layers as if none had a window, with its scales
-  double of_bfloat16 = 0.0;     // the same as a share of what a bfloat16 cache takes
+  double of_bfloat16 = 0.0;     // the same as a part of what a bfloat16 cache takes
   TokenQuality tokens;
 };
 
@@ -57,7 +57,7 @@ struct QualitySummary {
   double mean_kl_error = 0.0;  // standard error, as if tokens were independent; 0 for one token
   double p999_kl = 0.0;        // nearest rank
   double max_kl = 0.0;
-  double same_argmax = 0.0;  // share of the tokens
+  double same_argmax = 0.0;  // part of the tokens
   double perplexity = 0.0;   // exp of minus the mean log probability
 };
 // Neither is empty, and both have the same tokens.

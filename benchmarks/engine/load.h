@@ -15,11 +15,11 @@ namespace prologue::bench {
 
 struct CacheUse {
   double seconds = 0.0;
-  double used = 0.0;    // share of the pages that sequences use,
+  double used = 0.0;    // part of the pages that sequences use,
   double cached = 0.0;  // and of those that are kept for later prompts only
 };
 
-// One call of Engine::step(). Seconds after the start of the load.
+// Describes one call of Engine::step(). Times are in seconds after the start of the load.
 struct StepTimes {
   double begin = 0.0;
   double first_output = 0.0;  // when the first token came out: the device had finished the step by then

@@ -5,7 +5,7 @@
 
 namespace prologue::bench {
 
-// The Mersenne Twister MT19937 with initialisation by an array, here of one word (Matsumoto and Nishimura, 2002).
+// This is the Mersenne Twister MT19937 with initialisation by an array, here of one word (Matsumoto and Nishimura, 2002).
 PythonRandom::PythonRandom(uint32_t seed) {
   constexpr uint32_t kSize = 624;
   state_[0] = 19650218u;

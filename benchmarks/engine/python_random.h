@@ -1,4 +1,4 @@
-// Python's `random` module, number for number: workloads that other projects' benchmarks make with it are made alike here.
+// Makes the numbers of Python's `random` module: workloads that other projects' benchmarks make with it are the same here.
 #pragma once
 
 #include <array>

@@ -201,14 +201,14 @@ std::string make_header(const ModelShape& shape, const std::vector<Tensor>& tens
   return bytes;
 }
 
-// SplitMix64's output function.
+// This is SplitMix64's output function.
 uint64_t mix(uint64_t z) {
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
   return z ^ (z >> 31);
 }
 
-// Numbers of a normal distribution, of which 16 random bits choose one: a weight costs a look-up.
+// Holds numbers of a normal distribution, of which 16 random bits choose one: a weight costs a look-up.
 class Normals {
  public:
   Normals() : values_(size_t{1} << 16) {
@@ -228,7 +228,7 @@ class Normals {
   std::vector<double> values_;
 };
 
-// A piece of a tensor, which one thread makes and writes.
+// One thread makes and writes a piece of a tensor.
 constexpr int64_t kPieceElements = int64_t{1} << 22;
 struct Piece {
   size_t tensor = 0;

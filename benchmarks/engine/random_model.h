@@ -1,4 +1,4 @@
-// Model files with random weights: as fast to run as the real model of the same shape, and made in seconds.
+// Writes model files with random weights: as fast to run as the real model of the same shape, and made in seconds.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ struct ModelShape {
   std::string pre_tokenizer;  // tokenizer.ggml.pre
 };
 
-// smollm2 (SmolLM2 135M), 1b (Llama 3.2 1B), 8b (Llama 3.1 8B), and tiny, which is nobody's, to try a program. Llama 3's frequency factors
-// are left out.
+// Returns smollm2 (SmolLM2 135M), 1b (Llama 3.2 1B), 8b (Llama 3.1 8B), and tiny, which is no real model, to try a program. Llama 3's
+// frequency factors are left out.
 std::span<const ModelShape> model_shapes();
 
 // Writes a GGUF file of the architecture llama. Matrices are bfloat16, normally distributed and scaled so that activations stay near one;

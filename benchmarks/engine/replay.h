@@ -1,4 +1,4 @@
-// Decode steps without an engine: what the model, the captured step and its sampling cost alone.
+// Runs decode steps without an engine: what the model, the captured step and its sampling cost alone.
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,7 @@
 
 namespace prologue::bench {
 
-// One request. Times are in seconds after the start of the load.
+// Describes one request. Times are in seconds after the start of the load.
 struct Served {
   double arrival = 0.0;
   std::vector<double> token_times;  // when each generated token came, in order
@@ -15,7 +15,7 @@ struct Served {
   int64_t num_preemptions = 0;
 };
 
-// Nearest rank: the smallest value that at least that share (0..1) of all values does not exceed. `sorted` is not empty.
+// Returns the nearest rank: the smallest value that at least that fraction (0..1) of all values does not exceed. `sorted` is not empty.
 double percentile(const std::vector<double>& sorted, double share);
 
 // p50 and p99 are such percentiles. Of no values: all 0.

@@ -12,7 +12,7 @@ using nlohmann::json;
 
 constexpr int64_t kLargestLength = int64_t{1} << 31;  // what an int32_t index can reach
 
-// A line of a trace, for its errors.
+// Names a line of a trace, for its errors.
 struct Line {
   const std::string& name;
   int64_t number;
@@ -52,7 +52,7 @@ Result<TraceRow> parse_row(const json& row, double seconds_per_unit, const Line&
   return result;
 }
 
-// SplitMix64.
+// This is SplitMix64.
 uint64_t mix(uint64_t z) {
   z += 0x9e3779b97f4a7c15ull;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -60,7 +60,7 @@ uint64_t mix(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-// The tokens of a hash id, or of what a row has for itself.
+// Appends the tokens of a hash id, or of what only this row has.
 void append_block(std::vector<int32_t>& tokens, uint64_t key, bool is_hash_id, int64_t count, int64_t vocab_size) {
   const auto vocab = static_cast<uint64_t>(vocab_size);
   const uint64_t seed = mix(key * 2 + (is_hash_id ? 1 : 0));

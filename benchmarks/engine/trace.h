@@ -38,9 +38,9 @@ Result<Trace> read_trace(std::istream& in, const std::string& name, int64_t max_
 // not_found: the file cannot be read.
 Result<Trace> read_trace(const std::string& path, int64_t max_rows);
 
-// The prompt of row `index`. Block i has the tokens of hash_ids[i]: equal ids give equal tokens, in every row and run; tokens of
-// different ids are independent. The last block may be cut. Ids past the prompt's end are ignored. Where there are too few
-// ids, the rest of the prompt is shared with no other row.
+// Returns the prompt of row `index`. Block i has the tokens of hash_ids[i]: equal ids give equal tokens, in every row and run; tokens of
+// different ids are independent. The last block may be cut. Ids past the prompt's end are ignored. Where there are too few ids, the rest of
+// the prompt is shared with no other row.
 std::vector<int32_t> trace_prompt(const Trace& trace, size_t index, int64_t vocab_size);
 
 // The rows as requests, in order of time, from time 0 on and `speed` times as fast. One that generates nothing in the trace generates one

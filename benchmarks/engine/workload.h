@@ -25,7 +25,7 @@ struct WorkloadOptions {
   int64_t context_length = 0;  // prompt and generated tokens together stay within it
 };
 
-// The names that make_workload knows:
+// Returns the names that make_workload knows:
 //   mini-sglang    all at once, 100 to 1024 tokens in and out, seed 0. This is the offline benchmark of mini-sglang and nano-vllm, with
 //                  nano-vllm's token ids of 0 to 10000, so that the lengths do not depend on the model: 256 requests have
 //                  142827 tokens in and 133966 out
@@ -39,7 +39,7 @@ std::span<const std::string_view> workload_names();
 // than the workload's requests).
 Result<Workload> make_workload(std::string_view name, const WorkloadOptions& options);
 
-// `count` prompts of `length` random tokens. No two of them, of one call or of different seeds, share a page.
+// Returns `count` prompts of `length` random tokens. No two of them, of one call or of different seeds, have a page in common.
 std::vector<std::vector<int32_t>> random_prompts(int64_t count, int64_t length, int64_t vocab_size, uint32_t seed);
 
 }  // namespace prologue::bench
