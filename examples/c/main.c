@@ -1,5 +1,6 @@
-// The C interface: five tokens of one sequence go through the attention prologue (rotation, and the write of K and V into the pages
-// of a cache), attention, and the output projection, which adds to the hidden states, on the CPU. Plain loops in double check the results.
+// This program shows the C interface: five tokens of one sequence go through the attention prologue (rotation, and the write of K and V
+// into the pages of a cache), attention, and the output projection, which adds to the hidden states, on the CPU. Plain loops in double
+// check the results.
 #include <prologue.h>
 
 #include <math.h>
@@ -24,7 +25,7 @@ static void check(prologue_status status) {
 }
 // end snippet
 
-// Attention of one token and head, over what the prologue left in q and in the cache.
+// Computes attention of one token and head, over what the prologue left in q and in the cache.
 static void reference(const int32_t* pages, int64_t token, int64_t head, double* result) {
   double weights[TOKENS], sum = 0;
   const float* query = q + (token * Q_HEADS + head) * HEAD_DIM;

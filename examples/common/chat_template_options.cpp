@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kMaxTemplateBytes = uint64_t{4} << 20;
 
-// None: it is no date of the calendar.
+// Returns nothing if it is no date of the calendar.
 std::optional<std::tm> read_date(const std::string& text) {
   std::tm date = {};
   if (strptime(text.c_str(), "%Y-%m-%d", &date) == nullptr) return std::nullopt;

@@ -28,7 +28,7 @@ class ChatTemplateFlags {
   const ChatTemplateOptions& options_;
 };
 
-// The format that the options ask for. A file that cannot be read, and is no name of a template either, is an error.
+// Returns the format that the options name. A file that cannot be read, and is no name of a template either, is an error.
 prologue::Result<prologue::ChatFormat> create_chat_format(const prologue::Tokenizer& tokenizer,
                                                           const ChatTemplateOptions& options);
 

@@ -1,4 +1,4 @@
-// What somebody who mistyped a name may have meant.
+// Finds what somebody who mistyped a name may have meant.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@ namespace examples {
 // is more than `limit`.
 size_t edit_distance(std::string_view a, std::string_view b, size_t limit);
 
-// " (did you mean 'max_tokens'?)" with the candidate that is closest to `name`, or nothing if none is close: one edit of three letters, two of
-// four to seven, three of longer names. `candidates`: a range of what converts to std::string_view.
+// Returns " (did you mean 'max_tokens'?)" with the candidate that is closest to `name`, or nothing if none is close: one edit of three
+// letters, two of four to seven, three of longer names. `candidates`: a range of what converts to std::string_view.
 template <class Candidates>
 std::string did_you_mean(std::string_view name, const Candidates& candidates) {
   constexpr size_t kLongest = 64;  // of names; what a stranger sends may be of any length

@@ -14,7 +14,7 @@ using namespace prologue;
 
 namespace {
 
-// "TYPE" or "K,V". Empty: no error.
+// Reads "TYPE" or "K,V". Returns an empty string if there is no error.
 std::string set_cache_types(const std::string& text, EngineOptions& engine) {
   if (text == "auto") return {};
   const size_t comma = text.find(',');

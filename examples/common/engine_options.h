@@ -1,4 +1,4 @@
-// The flags of the model and of the engine, which generate and serve share.
+// This file has the flags of the model and of the engine, which generate and serve have in common.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class EngineFlags {
 
   bool has_context() const { return context_->count() > 0; }  // --context was given
 
-  // After the parse: fills in the options whose flags are words. Returns the message about a wrong one; empty: none.
+  // Called after the parse: fills in the options whose flags are words. Returns the message about a wrong one; empty: none.
   std::string apply();
 
  private:
@@ -38,8 +38,8 @@ class EngineFlags {
   bool no_overlap_ = false;
 };
 
-// What a user should know about a loaded engine, one line each: what is unusual about the model's files, and what became of the context if
-// fewer tokens than `asked_context` are possible (0: nobody asked).
+// Returns what a user should know about a loaded engine, one line each: what is unusual about the model's files, and what became of the
+// context if fewer tokens than `asked_context` are possible (0: the user gave none).
 std::vector<std::string> notes_about(const prologue::Engine& engine, int64_t asked_context);
 
 }  // namespace examples

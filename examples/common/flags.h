@@ -33,10 +33,10 @@ class Flags {
   explicit Flags(CLI::App& app) : app_(&app) {}
 
   CLI::App& app() { return *app_; }
-  // The message about the first wrong value; empty: none. Known after the command line has been parsed.
+  // Returns the message about the first wrong value; empty: none. Known after the command line has been parsed.
   const std::string& misuse() const { return misuse_; }
 
-  // A decimal number in a range, and nothing else: no sign before unsigned ones, no hexadecimal, no nan.
+  // Reads a decimal number in a range, and nothing else: no sign before unsigned ones, no hexadecimal, no nan.
   template <class T>
   CLI::Option* number(const std::string& name, T& target, const Range<T>& range, const std::string& help) {
     const auto parse = [this, &target, name, range](const std::string& text) {
@@ -60,11 +60,11 @@ class Flags {
     return app_->add_option_function<std::string>(name, parse, help)->type_name("N")->default_str(prologue::str_cat(target));
   }
 
-  // A number of bytes: a whole number, which may end with K, M, G or T (powers of 1024).
+  // Reads a number of bytes: a whole number, which may end with K, M, G or T (powers of 1024).
   CLI::Option* size(const std::string& name, int64_t& target, int64_t min, const std::string& help,
                     int64_t max = std::numeric_limits<int64_t>::max());
 
-  // One of some words.
+  // Reads one of some words.
   CLI::Option* choice(const std::string& name, std::string& target, const std::vector<std::string>& words,
                       const std::string& help);
 

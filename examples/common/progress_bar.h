@@ -1,4 +1,4 @@
-// A bar on a terminal's stderr; silent elsewhere.
+// Shows a bar on a terminal's stderr, and nothing elsewhere.
 #pragma once
 
 #include <string>

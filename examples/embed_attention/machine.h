@@ -1,4 +1,4 @@
-// The engine's own device: memory, copies and a stream, on a GPU (ENGINE_CUDA) or the CPU.
+// This is the engine's own device: memory, copies and a stream, on a GPU (ENGINE_CUDA) or the CPU.
 #pragma once
 
 #include <cstdio>

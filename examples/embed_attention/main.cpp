@@ -1,7 +1,6 @@
-// A small engine that uses the attention layer of this library. The engine has its own buffers, stream and page table, and passes
-// raw pointers and strides to the layer. It prefills two sequences in bfloat16 and decodes a few tokens of each. It compares every
-// row with a float64 reference (reference.h). It runs on the GPU if there is one and the engine was built for it (ENGINE_CUDA), else
-// on the CPU.
+// This is a small engine that uses the attention layer of this library. The engine has its own buffers, stream and page table, and passes
+// raw pointers and strides to the layer. It prefills two sequences in bfloat16 and decodes a few tokens of each. It compares every row with
+// a float64 reference (reference.h). It runs on the GPU if there is one and the engine was built for it (ENGINE_CUDA), else on the CPU.
 //   embed_attention [cpu]
 #include <cmath>
 #include <cstdio>
@@ -22,7 +21,7 @@ namespace {
 constexpr int64_t kMaxTokens = 64, kMaxSeqs = 2, kPages = 24, kPageSize = 4, kMaxPages = 10;  // of a sequence
 constexpr int64_t kLayers = 2, kLayer = 1;  // the pool has pages for every layer; this program runs one layer
 
-// The engine's page table: the pages of each sequence. The library does not know this type.
+// The engine's page table has the pages of each sequence. The library does not know this type.
 struct PageTable {
   std::vector<int32_t> free;
   std::vector<int32_t> rows = std::vector<int32_t>(kMaxSeqs * kMaxPages, -1);  // [kMaxSeqs, kMaxPages]

@@ -32,7 +32,7 @@ inline float to_float(BFloat16 x) {
 
 struct Random {
   uint64_t state = 1;
-  // In [-reach, reach), in 256 steps: with a power of two for reach, each value is a bfloat16.
+  // Returns numbers in [-reach, reach), in 256 steps: with a power of two for reach, each value is a bfloat16.
   std::vector<float> floats(int64_t count, float reach) {
     std::vector<float> values(static_cast<size_t>(count));
     for (float& x : values) {
@@ -75,7 +75,7 @@ inline void norm_and_rotate(double* head, const std::vector<float>& weight, int6
   }
 }
 
-// Every row's output for `hidden` [n, kHidden].
+// Returns every row's output for `hidden` [n, kHidden].
 inline std::vector<double> reference(const Weights& weights, const std::vector<float>& hidden) {
   const std::vector<double> x(hidden.begin(), hidden.end());
   std::vector<std::vector<double>> qkv;

@@ -60,7 +60,7 @@ class Interrupts {
   Interrupts& operator=(const Interrupts&) = delete;
 
   static bool pending() { return pending_ != 0; }
-  // Readable while pending(): waiting for this and for input at once misses no Ctrl-C, whichever thread the signal came to.
+  // Becomes readable while pending(): waiting for this and for input at once misses no Ctrl-C, whichever thread the signal came to.
   static int descriptor() { return pipe_[0]; }
   static void clear() {
     char byte;
@@ -144,7 +144,7 @@ class Chat {
     return reader_.read(line, Interrupts::descriptor());
   }
 
-  // A message: one line; several lines, where all but the last end with a backslash; or all text between two """.
+  // Reads a message: one line; several lines, where all but the last end with a backslash; or all text between two """.
   LineReader::Event read_message(std::string& message) {
     constexpr std::string_view kQuotes = "\"\"\"";
     std::string line;
@@ -162,7 +162,7 @@ class Chat {
     return event == LineReader::Event::end && !message.empty() ? LineReader::Event::line : event;
   }
 
-  // False: end the chat.
+  // Returns false to end the chat.
   bool run_command(std::string_view command) {
     if (command == "/exit" || command == "/bye") return false;
     if (command == "/help") {
@@ -179,8 +179,8 @@ class Chat {
     return true;
   }
 
-  // The conversation from turn `first` on, up to where the last answer begins. The template may write earlier turns in another way than it
-  // did (without their thoughts, say), so all of it is written each time; the engine has what is as before in its prefix cache.
+  // Encodes the conversation from message `first` on, up to where the last answer begins. The template may write earlier turns in another
+  // way than it did (without their thoughts, say), so all of it is written each time; the engine has what is as before in its prefix cache.
   Result<std::vector<int32_t>> encode(size_t first) const {
     std::vector<ChatMessage> messages;
     if (options_.system) messages.push_back({"system", *options_.system});
@@ -191,7 +191,7 @@ class Chat {
     return format_.encode_chat(messages);
   }
 
-  // The prompt of the last turn, with as many earlier turns as fit while a quarter of the context stays free for the answer.
+  // Makes the prompt of the last message, with as many earlier ones as fit while a quarter of the context stays free for the answer.
   Status make_prompt() {
     const int64_t context = engine_.context_length();
     const int64_t room = std::min(request_.max_tokens, std::max<int64_t>(1, context / 4));

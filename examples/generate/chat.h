@@ -1,4 +1,4 @@
-// The interactive chat.
+// Runs the interactive chat.
 #pragma once
 
 #include <prologue/engine/engine.h>

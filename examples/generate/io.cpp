@@ -55,7 +55,7 @@ void StandardOutput::write(std::string_view text) {
 }
 
 int StandardOutput::close(int exit_code) {
-  // Some file systems report a full disk only here.
+  // Only here do some file systems report that a disk is full.
   if (error_ == 0 && ::close(STDOUT_FILENO) != 0) error_ = errno;
   return error_ == 0 ? exit_code : fail("standard output cannot be written: " + system_message(error_));
 }

@@ -1,4 +1,4 @@
-// Standard output, standard input, the terminal and files, as `generate` uses them.
+// This file has standard output, standard input, the terminal and files, as `generate` uses them.
 #pragma once
 
 #include <string>
@@ -17,14 +17,14 @@ int fail(std::string_view message);
 // writes on them still fail.
 void reserve_standard_descriptors();
 
-// Standard output. Every write is checked: a full disk is an error, not a shorter output.
+// Writes to standard output. Every write is checked: a full disk is an error, not a shorter output.
 class StandardOutput {
  public:
   StandardOutput();
   // On a terminal, control characters except newline and tab are written as \xNN. Elsewhere the bytes pass unchanged. Unbuffered.
   void write(std::string_view text);
   bool failed() const { return error_ != 0; }
-  // The end of the program: `exit_code`, or 1 after saying why something could not be written.
+  // Called at the end of the program: returns `exit_code`, or 1 after saying why something could not be written.
   int close(int exit_code);
 
  private:
@@ -34,13 +34,13 @@ class StandardOutput {
 
 using examples::ProgressBar;
 
-// The largest file and the longest line that are read.
+// No larger file and no longer line is read.
 inline constexpr size_t kMaxInputBytes = size_t{64} << 20;
 
-// The content of a file, pipe or device, to its end. Errors begin with the option that named it: "--score PATH: ...".
+// Returns the content of a file, pipe or device, to its end. Errors begin with the option that named it: "--score PATH: ...".
 prologue::Result<std::string> read_file(const std::string& option, const std::string& path);
 
-// Standard input, line by line.
+// Reads standard input, line by line.
 class LineReader {
  public:
   enum class Event { line, end, interrupted, failed };

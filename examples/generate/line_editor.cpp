@@ -139,7 +139,7 @@ class LineEditor::Impl {
     return bytes;
   }
 
-  // libedit asks for a character: 1 where there is one, 0 at the end of the input, -1 to end the line; event_ says why.
+  // libedit calls this for a character. It returns 1 if there is one, 0 at the end of the input, -1 to end the line; event_ says why.
   int next(wchar_t& character) {
     if (++num_characters_ > kMaxInputBytes) {
       error_ = str_cat("the line is too long: at most ", kMaxInputBytes, " characters are read");

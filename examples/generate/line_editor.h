@@ -1,4 +1,4 @@
-// Lines that a person types at a terminal, with editing keys and a history in memory, by libedit.
+// Reads lines that a person types at a terminal, with editing keys and a history in memory, by libedit.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@ namespace generate {
 
 class LineEditor {
  public:
-  // Null where nobody edits: standard input or stderr is no terminal, or its type (TERM) is not set or "dumb".
+  // Returns null where nobody edits: standard input or stderr is no terminal, or its type (TERM) is not set or "dumb".
   static std::unique_ptr<LineEditor> create();
   ~LineEditor();
   LineEditor(const LineEditor&) = delete;

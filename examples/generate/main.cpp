@@ -22,7 +22,7 @@ using namespace generate;
 
 namespace {
 
-// The prompt's tokens: raw text with the model's special tokens in it, or the user's message in the model's chat format.
+// Encodes the prompt: raw text with the model's special tokens in it, or the user's message in the model's chat format.
 Status encode_prompt(const Engine& engine, const ChatFormat* chat, const Options& options, const std::string& prompt,
                      Request& request) {
   if (chat != nullptr) {

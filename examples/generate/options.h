@@ -1,4 +1,4 @@
-// The command line of `generate`.
+// Reads the command line of `generate`.
 #pragma once
 
 #include <optional>

@@ -27,7 +27,7 @@ std::string cache_types(const Engine& engine) {
   return k == v ? dtype_name(k) : str_cat(dtype_name(k), ",", dtype_name(v));
 }
 
-// "float32, weights as q4_1 and q8_0"
+// Returns "float32, weights as q4_1 and q8_0".
 std::string types(const Engine& engine) {
   std::string text = dtype_name(engine.dtype());
   for (const WeightFormat format : engine.weight_formats()) {
@@ -120,7 +120,7 @@ std::string summary_table(const Engine& engine, const std::vector<Completion>& c
   if (several) out << "all together         " << rate(generated, seconds) << " tokens/s\n";
   out << "finish reason        " << finish_reasons << "\n";
   const EngineStats stats = engine.stats();
-  // Of each group of layers: "100 + 20".
+  // Returns the pages of each group of layers: "100 + 20".
   const auto pages = [&](int64_t KvGroupStats::*count) {
     std::string text;
     for (const KvGroupStats& group : stats.kv.groups) text += str_cat(text.empty() ? "" : " + ", group.*count);

@@ -1,4 +1,5 @@
-// A minimal call of the prologue with two tokens of packed QKV. It writes the rotated Q, and stores K and V in the pages of a cache.
+// This is a minimal call of the prologue with two tokens of packed QKV. It writes the rotated Q, and stores K and V in the pages of a
+// cache.
 #include <cmath>
 #include <cstdio>
 #include <vector>
@@ -46,7 +47,7 @@ int main() {
   if (!status.ok()) return std::fprintf(stderr, "%s\n", status.message().c_str()), 1;
   // end snippet
 
-  // The same through a plan: checked once, then launched. It also tells which kernel runs.
+  // A plan does the same: it is checked once, then launched. It also tells which kernel runs.
   // snippet: plan
   const auto plan = prologue::AttentionProloguePlan::create(p, kTokens, execution);  // for up to kTokens tokens
   if (!plan.ok()) return std::fprintf(stderr, "%s\n", plan.status().message().c_str()), 1;

@@ -94,7 +94,7 @@ void add_completion_logprobs(ordered_json& result, const Tokenizer& tokenizer, s
   }
 }
 
-// Those of a prompt that is echoed. Afterwards num_characters are those of the echo.
+// Adds the log probabilities of a prompt that is echoed. Afterwards num_characters are those of the echo.
 void add_prompt_logprobs(ordered_json& result, const Tokenizer& tokenizer, const ApiRequest& request, size_t prompt,
                          int64_t& num_characters) {
   const std::vector<int32_t>& tokens = request.prompts[prompt];
@@ -114,7 +114,7 @@ ordered_json usage_object(const Usage& usage) {
           {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
 }
 
-// One chunk of a stream, as an event.
+// Returns one chunk of a stream, as an event.
 std::string event(const ApiRequest& request, const ApiModel& model, const std::string& id, int64_t created, ordered_json choices,
                   ordered_json usage = nullptr) {
   ordered_json object = {{"id", id},

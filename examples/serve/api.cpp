@@ -17,7 +17,7 @@ namespace serve {
 using nlohmann::ordered_json;
 using namespace prologue;
 
-// A request that holds one of the places; throws ApiError if there is none.
+// Counts a request among those in work; throws ApiError if there are too many.
 class Api::InWork {
  public:
   explicit InWork(Api& api) : api_(api) {
@@ -47,10 +47,10 @@ namespace {
 
 ApiError client_gone() { return {400, "the client has closed the connection"}; }  // nobody reads it
 
-// For the log.
+// Returns the note for the log.
 std::string note_of(const Usage& usage) { return str_cat(usage.prompt_tokens, " + ", usage.completion_tokens, " tokens"); }
 
-// An answer that is sent while it is generated, as server-sent events.
+// Sends an answer while it is generated, as server-sent events.
 class Stream {
  public:
   Stream(ApiRequest request, const ApiModel& model, Engine& engine, const Generation::Limits& limits, Metrics& metrics,
@@ -160,7 +160,7 @@ HttpResponse Api::generate(bool chat, const HttpRequest& http, const Peer& peer)
   ApiRequest request = chat ? read_chat_request(http.body, model_) : read_completion_request(http.body, model_);
   if (!score_prompts(engine_, request, limits, peer, shutting_down_)) throw client_gone();
   if (request.stream) {
-    // Submitted before the status is sent: what the engine refuses gets the status of its error.
+    // The request is submitted before the status is sent: what the engine refuses gets the status of its error.
     const auto stream = std::make_shared<Stream>(std::move(request), model_, engine_, limits, metrics_, peer);
     return {.content_type = "text/event-stream",
             .headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}},

@@ -1,4 +1,4 @@
-// The API: what the server does at each path.
+// The API says what the server does at each path.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ namespace serve {
 
 struct ApiRules {
   bool strict = false;            // a field that the server does not know is an error
-  bool private_prefixes = false;  // only requests with the same cache_salt share prefixes
+  bool private_prefixes = false;  // only requests with the same cache_salt use the same prefixes
 };
 
 class Api {

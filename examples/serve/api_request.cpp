@@ -40,7 +40,7 @@ ApiError wrong(const std::string& param, const json& value, const Parts&... rule
   return {400, str_cat("'", param, "' is ", text, ": it must be ", rule...), param};
 }
 
-// 2.0 is the whole number 2: some languages write it so.
+// The number 2.0 counts as the whole number 2: some languages write it so.
 int64_t to_whole(const std::string& param, const json& value, int64_t min, int64_t max) {
   constexpr double kExact = 9007199254740992.0;  // doubles up to 2^53 are whole numbers without a gap
   std::optional<int64_t> whole;
@@ -67,7 +67,7 @@ const std::string& to_text(const std::string& param, const json& value) {
   return value.get_ref<const std::string&>();
 }
 
-// The members of the body. A member that is null is as good as absent.
+// Reads the members of the body. A member that is null is as good as absent.
 class Fields {
  public:
   explicit Fields(const json& object) : object_(object) {}
@@ -215,7 +215,7 @@ Request read_common(const Fields& fields, const ApiModel& model, ApiRequest& res
   const Engine& engine = *model.engine;
 
   Request request;
-  request.group = std::make_shared<RequestGroup>();  // the prompts of a body take turns as one
+  request.group = std::make_shared<RequestGroup>();  // the scheduler treats the prompts of a body as one
   request.num_samples = fields.whole("n", 1, 1, kMaxSamples);
   if (const int64_t best_of = fields.whole("best_of", request.num_samples, 1, kMaxInt); best_of != request.num_samples) {
     throw ApiError{
@@ -227,7 +227,7 @@ Request read_common(const Fields& fields, const ApiModel& model, ApiRequest& res
   sampling = engine.default_sampling().over(sampling);
   sampling.temperature = fields.number("temperature", sampling.temperature, 0.0, 2.0);
   sampling.top_p = fields.number("top_p", sampling.top_p, 0.0, 1.0);
-  // 0 means the most likely token alone; for the engine, it must be above 0.
+  // 0 means only the most likely token; for the engine, it must be above 0.
   if (sampling.top_p == 0.0f) sampling.top_p = std::numeric_limits<float>::min();
   sampling.min_p = fields.number("min_p", sampling.min_p, 0.0, 1.0);
   sampling.top_k = static_cast<int32_t>(fields.whole("top_k", sampling.top_k, -1, kMaxInt));
@@ -278,7 +278,7 @@ std::vector<int32_t> encode(const std::string& text, const Engine& engine) {
   return std::move(tokens).value();
 }
 
-// The text of a prompt of tokens: what they print.
+// Returns the text of a prompt of tokens: what they print.
 std::string text_of(std::span<const int32_t> tokens, const Tokenizer& tokenizer) {
   StreamDecoder decoder(tokenizer, /*continues_text=*/false);
   std::string text;
@@ -286,7 +286,7 @@ std::string text_of(std::span<const int32_t> tokens, const Tokenizer& tokenizer)
   return text + decoder.finish();
 }
 
-// A prompt: a text, or a list of tokens.
+// Reads a prompt: a text, or a list of tokens.
 void read_prompt(ApiRequest& result, const json& prompt, const Engine& engine) {
   const bool is_text = prompt.is_string();
   std::vector<int32_t> tokens =
@@ -308,7 +308,7 @@ void check_echo(const ApiRequest& result) {
   }
 }
 
-// The content of a message: a string, or a list of parts {"type": "text", "text": ...}.
+// Reads the content of a message: a string, or a list of parts {"type": "text", "text": ...}.
 std::string read_content(const std::string& param, const json& content, UnknownFields& unknown) {
   if (!content.is_array()) return to_text(param, content);
   std::string text;

@@ -34,12 +34,12 @@ struct ApiModel {
   std::string name;  // as clients call it
   const prologue::Engine* engine = nullptr;
   prologue::Result<prologue::ChatFormat> chat;
-  bool private_prefixes = false;  // requests without a salt share nothing with others
+  bool private_prefixes = false;  // requests without a salt use nothing of others
   UnknownFields* unknown = nullptr;
 };
 
-// Reads a body. Throws ApiError: it is not JSON, a field has the wrong type or is out of range, or asks for something that the server
-// cannot do. `ApiModel::unknown` is told about fields that it does not know.
+// Reads a body. Throws ApiError: it is not JSON, a field has the wrong type or is out of range, or needs something that the server cannot
+// do. `ApiModel::unknown` is told about fields that it does not know.
 ApiRequest read_completion_request(const std::string& body, const ApiModel& model);
 ApiRequest read_chat_request(const std::string& body, const ApiModel& model);
 

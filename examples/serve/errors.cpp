@@ -9,7 +9,7 @@ using namespace prologue;
 
 namespace {
 
-// The API's word for a kind of error.
+// Returns the API's word for a kind of error.
 const char* type_of(int status) {
   if (status == 429) return "rate_limit_error";
   if (status == 408) return "timeout_error";

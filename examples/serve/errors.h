@@ -1,4 +1,4 @@
-// Errors as the OpenAI API has them: {"error": {"message", "type", "param", "code"}}.
+// Errors have the form of the OpenAI API: {"error": {"message", "type", "param", "code"}}.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace serve {
 
-// Thrown by the functions that read a request.
+// The functions that read a request throw this.
 struct ApiError {
   int status = 400;  // of HTTP
   std::string message;
@@ -17,7 +17,7 @@ struct ApiError {
 
 std::string error_body(const ApiError& error);
 
-// The error of a request whose submission or generation failed.
+// Returns the error of a request whose submission or generation failed.
 ApiError error_of(const prologue::Status& status);
 ApiError shutting_down();
 

@@ -42,7 +42,7 @@ constexpr Known kRefused[] = {
     {"documents", "[[]]"},
     {"suffix", R"([""])"},
     {"verbosity", R"(["medium"])"},
-    // The prompt.
+    // These are about the prompt.
     {"prompt"},
     {"messages"},
     {"inputs"},
@@ -86,7 +86,7 @@ constexpr Known kRefused[] = {
     {"n_keep", "[0, -1]"},
     {"num_keep", "[0]"},
     {"n_discard", "[0]"},
-    // Thinking.
+    // These are about thinking.
     {"reasoning", "[{}]"},
     {"reasoning_effort", "[]", "chat_template_kwargs"},
     {"reasoning_budget", "[-1]"},
@@ -98,7 +98,7 @@ constexpr Known kRefused[] = {
     {"think", "[]", "chat_template_kwargs"},
     {"thinking", "[]", "chat_template_kwargs"},
     {"thinking_*", "[-1, false]"},
-    // A grammar or a schema that the output follows.
+    // These set a grammar or a schema that the output follows.
     {"grammar", R"([""])"},
     {"grammar_*", "[false, []]"},
     {"json_schema"},
@@ -217,7 +217,7 @@ constexpr Known kRefused[] = {
     {"detokenize", "[true]"},
     {"response_fields", "[[]]"},
     {"logprobs_mode"},
-    // Another model.
+    // These choose another model.
     {"lora", "[[]]"},
     {"lora_path"},
     {"adapter_id"},
@@ -227,20 +227,20 @@ constexpr Known kRefused[] = {
     {"kv_transfer_params"},
     {"ec_transfer_params"},
     {"bootstrap_*"},
-    // All of a request of another API.
+    // These are all fields of a request of another API.
     {"parameters", "[{}]"},
     {"sampling_params", "[{}]"},
     {"options", "[{}]"},
     {"input"},
     {"instructions"},
-    // Of a message, and of stream_options.
+    // These are fields of a message, and of stream_options.
     {"tool_calls", "[[]]"},
     {"tool_call_id"},
     {"prefix", "[false]"},
     {"continuous_usage_stats", "[false]"},
 };
 
-// Fields that change nothing of the answer: accounts, caching, scheduling, diagnostics, and details of what is not asked for here.
+// These fields change nothing of the answer: accounts, caching, scheduling, diagnostics, and details of what the server does not do.
 constexpr std::string_view kHarmless[] = {"annotations",
                                           "background",
                                           "cache_control",
@@ -286,7 +286,7 @@ bool contains(const Range& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// "0", "\"none\" and \"auto\""
+// Returns "0", "\"none\" and \"auto\"".
 std::string listed(const json& values) {
   std::string text;
   for (size_t i = 0; i < values.size(); ++i) {

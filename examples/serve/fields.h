@@ -1,4 +1,5 @@
-// The names of a request's fields: those that the server reads, those of other servers that it refuses or may leave out, and all others.
+// This file has the names of a request's fields: those that the server reads, those of other servers that it refuses or may leave out, and
+// all others.
 #pragma once
 
 #include <initializer_list>
@@ -18,7 +19,8 @@ class UnknownFields {
  public:
   explicit UnknownFields(bool strict) : strict_(strict) {}
 
-  // `prefix`: the object's name and a dot, or nothing. `read`: what may have been meant. Throws ApiError if strict. Any thread.
+  // `prefix` is the object's name and a dot, or nothing. `read` is what may have been meant. Throws ApiError if strict. May be called in
+  // any thread.
   void found(const std::string& prefix, const std::string& name, FieldNames read);
 
  private:

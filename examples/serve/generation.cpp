@@ -36,7 +36,7 @@ bool score_prompts(Engine& engine, ApiRequest& request, const GenerationLimits& 
     std::exception_ptr ended;          // why the score must not go on
     ScoreOptions options;
     options.num_logprobs = request.common.num_logprobs;
-    // As of the generation, if there is one.
+    // The length is that of the generation, if there is one.
     options.rope_length = std::min(static_cast<int64_t>(prompt.size()) + request.common.max_tokens, engine.context_length());
     Generation::Clock::time_point looked;
     options.on_logits = [&](size_t, std::span<const float>) {
@@ -63,7 +63,7 @@ bool score_prompts(Engine& engine, ApiRequest& request, const GenerationLimits& 
   return true;
 }
 
-// From the engine's thread to the thread of the connection.
+// Passes results from the engine's thread to the thread of the connection.
 class Generation::Channel {
  public:
   void push(Update update) {

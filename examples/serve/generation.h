@@ -1,4 +1,4 @@
-// One API request in the engine: all its prompts and samples.
+// Runs one API request in the engine: all its prompts and samples.
 #pragma once
 
 #include <atomic>
@@ -33,8 +33,8 @@ struct GenerationLimits {
   std::chrono::seconds time;                      // from there to its last token
 };
 
-// Fills in the log probabilities of prompts that are echoed, if they are asked for. Throws ApiError as Generation does; false: the client is
-// gone.
+// Fills in the log probabilities of prompts that are echoed, if the request wants them. Throws ApiError as Generation does; returns false
+// if the client is gone.
 bool score_prompts(prologue::Engine& engine, ApiRequest& request, const GenerationLimits& limits, const Peer& peer,
                    const std::atomic<bool>& shutting_down);
 

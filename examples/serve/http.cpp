@@ -133,7 +133,7 @@ class HttpServer::Connection : public Peer, public std::enable_shared_from_this<
     http::async_read_header(socket_, buffer_, *parser_,
                             [self = shared_from_this()](error_code error, size_t) { self->on_headers(error); });
   }
-  // Without an answer. What the connection waits for ends with an error.
+  // Closes the connection without an answer. What it waits for ends with an error.
   void close() {
     error_code ignored;
     socket_.close(ignored);
@@ -146,7 +146,7 @@ class HttpServer::Connection : public Peer, public std::enable_shared_from_this<
 
   bool gone() const override {
     pollfd state = {descriptor_, POLLRDHUP, 0};
-    return failed_ || poll(&state, 1, 0) > 0;  // POLLHUP and POLLERR come without being asked for
+    return failed_ || poll(&state, 1, 0) > 0;  // POLLHUP and POLLERR are always reported
   }
   void note(std::string text) const override { note_ = std::move(text); }
 
@@ -304,7 +304,7 @@ class HttpServer::Connection : public Peer, public std::enable_shared_from_this<
     }
   }
 
-  // In the thread of the handler.
+  // Runs in the thread of the handler.
   void work() {
     try {
       const HttpResponse response =
@@ -352,7 +352,7 @@ class HttpServer::Connection : public Peer, public std::enable_shared_from_this<
     return send(text.str());
   }
 
-  // Some of a stream.
+  // Writes a part of a stream.
   bool write(std::string_view data) {
     if (data.empty()) return !failed_;
     if (!send(chunked_ ? str_cat(std::hex, data.size(), "\r\n", data, "\r\n") : std::string(data))) return false;
@@ -463,19 +463,19 @@ class HttpServer::Connection : public Peer, public std::enable_shared_from_this<
   std::list<Connection*>::iterator place_;
   bool is_waiting_ = true;  // which list that is
 
-  // Of the request in work.
+  // These belong to the request in work.
   boost::beast::flat_buffer buffer_{kMaxHeaderBytes};
   std::optional<http::request_parser<http::buffer_body>> parser_;
   HttpRequest request_;
   const HttpHandler* handler_ = nullptr;
-  size_t num_body_ = 0;     // bytes of the body that have arrived; behind them it has room
+  size_t num_body_ = 0;     // bytes of the body that have arrived; after them it has room
   size_t max_body_ = 0;     // its length, or its limit if the client does not say its length
   size_t body_memory_ = 0;  // that the server's sum has of it
   std::thread thread_;
   Clock::time_point begin_;
   HttpExchange exchange_;
 
-  // Of its answer.
+  // These belong to its answer.
   std::vector<std::pair<std::string, std::string>> more_headers_;
   bool keep_alive_ = false;
   bool chunked_ = false;
@@ -526,7 +526,7 @@ bool HttpServer::Impl::run() {
       if (!accepting_) accept();
       context_.run();
       return !failed_;
-    } catch (const std::exception&) {  // out of memory: the connection whose turn it was ends, others are served on
+    } catch (const std::exception&) {  // out of memory: the connection that is being served ends, others are served on
     }
   }
 }

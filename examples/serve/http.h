@@ -1,4 +1,4 @@
-// The HTTP side of the server, on Boost.Beast. It knows paths, methods, keys, hosts and limits, not the API.
+// This is the HTTP side of the server, on Boost.Beast. It knows paths, methods, keys, hosts and limits, not the API.
 //
 // One thread waits for all connections, reads their requests and sends their answers. A request with a body that has arrived gets a
 // thread until it is answered. So clients that are idle, send slowly or read slowly cost a socket and a few kilobytes.
@@ -27,7 +27,7 @@ struct HttpOptions {
   std::chrono::seconds idle_time{15};   // between two requests of a connection
 };
 
-// What a handler may ask about the connection while it works.
+// A handler may find out about the connection while it works.
 class Peer {
  public:
   virtual ~Peer() = default;
@@ -64,7 +64,7 @@ struct HttpRoute {
   HttpHandler handler;    // what it throws becomes an answer: ApiError (errors.h), or status 500
 };
 
-// A request and its answer, after the last byte has been sent or the client has gone.
+// Holds a request and its answer, after the last byte has been sent or the client has gone.
 struct HttpExchange {
   std::string client;                              // its address
   std::string method;                              // empty: the request was not HTTP
@@ -90,7 +90,7 @@ class HttpServer {
   prologue::Result<int> bind(const std::string& host, int port);
   // Serves until stop(). False: the system took the socket away.
   bool run();
-  // Any thread, after bind(). Connections that wait for a request are closed; run() returns after the handlers have.
+  // May be called in any thread, after bind(). Connections that wait for a request are closed; run() returns after the handlers have.
   void stop();
 
  private:

@@ -9,7 +9,7 @@
 
 namespace serve {
 
-// Of a request line: `/path?query`, or `http://authority/path?query`.
+// Holds the target of a request line: `/path?query`, or `http://authority/path?query`.
 struct HttpTarget {
   std::string authority;  // empty: the header Host has it
   std::string path;       // percent-decoded, without the query
@@ -23,7 +23,7 @@ class HostRules {
  public:
   // No rules: any name.
   HostRules() = default;
-  // `allowed`: names and addresses without a port; "*": any.
+  // `allowed` has names and addresses without a port; "*": any.
   explicit HostRules(std::vector<std::string> allowed);
 
   // Both may be empty: then the header was not there. ApiError: neither a loopback name nor allowed.
@@ -36,7 +36,7 @@ class HostRules {
   std::vector<std::string> allowed_;
 };
 
-// Empty, or what is wrong with a name for HostRules.
+// Returns an empty string, or what is wrong with a name for HostRules.
 std::string misuse_of_host(const std::string& name);
 // Empty, or why no client could send this key.
 std::string misuse_of_key(std::string_view key);
@@ -44,7 +44,7 @@ std::string misuse_of_key(std::string_view key);
 // Takes the same time for every key of the right length.
 bool same_key(std::string_view given, std::string_view key);
 
-// The headers of a request that say what its body is.
+// Holds the headers of a request that say what its body is.
 struct BodyHeaders {
   std::string_view content_type, content_encoding, content_length, transfer_encoding;
   size_t num_lengths = 0, num_encodings = 0;  // how many Content-Length and Transfer-Encoding there are

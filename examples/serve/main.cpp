@@ -34,7 +34,7 @@ constexpr std::chrono::seconds kPatience{10};  // at the end, for requests in wo
 // than one SIGHUP.) A server that was started with nohup stays when its terminal goes.
 class EndSignals {
  public:
-  // False: the system has no pipe left.
+  // Returns false if the system has no pipe left.
   static bool install() {
     if (pipe2(pipe_, O_CLOEXEC | O_NONBLOCK) != 0) return false;
     struct sigaction action = {};

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kMostBodyBytes = int64_t{1} << 30;
 
-// Its file's name without .gguf, or its directory's.
+// Returns its file's name without .gguf, or its directory's.
 std::string name_of_model(const std::string& path) {
   std::error_code error;
   std::filesystem::path whole = std::filesystem::absolute(path, error).lexically_normal();
@@ -100,7 +100,7 @@ ParsedOptions parse_options(int argc, char** argv) {
   if (misuse.empty()) misuse = misuse_of_empty(app, {"--model"});
   if (misuse.empty()) misuse = engine_flags.apply();
   if (misuse.empty()) misuse = chat_template_flags.apply();
-  // Misuse of strings, of which an empty one is mostly a variable of a script that is not set.
+  // An empty string is an error: it is mostly a variable of a script that is not set.
   const auto check = [&misuse](const char* what, const std::string& wrong) {
     if (misuse.empty() && !wrong.empty()) misuse = str_cat(what, " ", wrong);
   };

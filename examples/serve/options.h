@@ -1,4 +1,4 @@
-// The command line of `serve`.
+// Reads the command line of `serve`.
 #pragma once
 
 #include <cstdint>

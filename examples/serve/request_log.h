@@ -1,5 +1,5 @@
-// A line on stderr for each request, but for /health and /metrics as long as they answer 200: programs ask for these every few seconds.
-// It has no text of a client or of the model.
+// Writes a line on stderr for each request, except for /health and /metrics as long as they answer 200: programs request these every few
+// seconds. It has no text of a client or of the model.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// The chat page, index.html; the build makes a string of it. @NONCE@ stands for the word that its policy names.
+// Holds the chat page, index.html; the build makes a string of it. @NONCE@ stands for the word that its policy names.
 #pragma once
 
 #include <string_view>
