@@ -57,7 +57,7 @@ struct Engine::Active {
   RequestId id = 0;
   Request request;
   OutputCallback on_output;
-  RopePlace rope;
+  RopePositions rope;
   std::vector<std::unique_ptr<Sample>> samples;
   int64_t num_ended = 0;
   bool queued = true;  // no sample has begun

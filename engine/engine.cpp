@@ -200,8 +200,8 @@ Result<std::vector<int64_t>> Engine::choose_pages(const RunnerConfig& runner, co
     PROLOGUE_ASSIGN_OR_RETURN(const MemoryPlan activations, plan_memory(model_.graph, runner.max_tokens, runner.max_logit_rows));
     PROLOGUE_ASSIGN_OR_RETURN(const int64_t free_bytes, available_bytes(execution_.device));
     // On a GPU nothing else needs the rest. The CPU's memory is everybody's, and pages take theirs when they are first written.
-    const double share = execution_.device == Device::cuda ? 0.9 : 0.25;
-    num_bytes = static_cast<int64_t>(share * static_cast<double>(std::max<int64_t>(0, free_bytes - activations.total_bytes)));
+    const double usable = execution_.device == Device::cuda ? 0.9 : 0.25;
+    num_bytes = static_cast<int64_t>(usable * static_cast<double>(std::max<int64_t>(0, free_bytes - activations.total_bytes)));
   }
   KvSizing sizing;
   sizing.windows = groups.windows;
@@ -329,7 +329,7 @@ Status Engine::check_request(const Request& request) const {
 }
 
 // Where a sequence of up to `length` tokens is on the ropes.
-Result<RopePlace> Engine::place_on_ropes(const std::vector<int32_t>& positions, int64_t num_prompt, int64_t length,
+Result<RopePositions> Engine::rope_positions_of(const std::vector<int32_t>& positions, int64_t num_prompt, int64_t length,
                                          int64_t rope_length) const {
   if (rope_length < 0 || rope_length > context_length_) {
     return invalid_argument("the rope length is ", rope_length, ": it must be between 0 (prompt and generated tokens) and ",
@@ -341,9 +341,9 @@ Result<RopePlace> Engine::place_on_ropes(const std::vector<int32_t>& positions, 
     return invalid_argument("there are ", num_given, " positions: there must be one on each of ", num_axes, " axes for each of ",
                             num_prompt, " tokens of the prompt, or none");
   }
-  RopePlace place;
-  place.num_prompt = num_prompt;
-  place.positions = positions;
+  RopePositions rope_positions;
+  rope_positions.num_prompt = num_prompt;
+  rope_positions.positions = positions;
   int64_t end = num_prompt;
   if (num_given > 0) {
     const auto [least, most] = std::minmax_element(positions.begin(), positions.end());
@@ -352,16 +352,16 @@ Result<RopePlace> Engine::place_on_ropes(const std::vector<int32_t>& positions, 
                               ", the last one of the context");
     }
     end = int64_t{*most} + 1;
-    place.steady_from = num_prompt + 1;
+    rope_positions.steady_from = num_prompt + 1;
   }
-  place.delta = end - num_prompt;
-  place.length = std::min(length, context_length_ + 1 - place.delta);
-  place.num_positions = std::max(end, place.length - 1 + place.delta);
-  place.length_class = rope_length_class(model_, rope_length > 0 ? rope_length : length);
-  if (place.length_class == 0 && num_given == 0) return place;
-  place.key = static_cast<uint64_t>(place.length_class) + 1;
-  for (const int32_t position : positions) mix(place.key, static_cast<uint64_t>(position));
-  return place;
+  rope_positions.delta = end - num_prompt;
+  rope_positions.length = std::min(length, context_length_ + 1 - rope_positions.delta);
+  rope_positions.num_positions = std::max(end, rope_positions.length - 1 + rope_positions.delta);
+  rope_positions.length_class = rope_length_class(model_, rope_length > 0 ? rope_length : length);
+  if (rope_positions.length_class == 0 && num_given == 0) return rope_positions;
+  rope_positions.key = static_cast<uint64_t>(rope_positions.length_class) + 1;
+  for (const int32_t position : positions) mix(rope_positions.key, static_cast<uint64_t>(position));
+  return rope_positions;
 }
 
 Result<std::shared_ptr<Engine::Active>> Engine::make_active(Request request, OutputCallback on_output) const {
@@ -380,7 +380,7 @@ Result<std::shared_ptr<Engine::Active>> Engine::make_active(Request request, Out
   const auto length = static_cast<int64_t>(active->request.prompt.size());
   const int64_t max_length = length + std::min(active->request.max_tokens, context_length_ - length);
   PROLOGUE_ASSIGN_OR_RETURN(active->rope,
-                            place_on_ropes(active->request.positions, length, max_length, active->request.rope_length));
+                            rope_positions_of(active->request.positions, length, max_length, active->request.rope_length));
   if (!active->request.cache_salt.empty()) {
     for (const char byte : active->request.cache_salt) mix(active->rope.key, static_cast<uint64_t>(static_cast<unsigned char>(byte)));
   }

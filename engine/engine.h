@@ -191,7 +191,7 @@ class Engine {
   Result<std::vector<int64_t>> choose_pages(const RunnerConfig& runner, const LayerGroups& groups, int64_t wanted_context);
   Status warm_up();
   Status check_request(const Request& request) const;
-  Result<RopePlace> place_on_ropes(const std::vector<int32_t>& positions, int64_t num_prompt, int64_t length,
+  Result<RopePositions> rope_positions_of(const std::vector<int32_t>& positions, int64_t num_prompt, int64_t length,
                                    int64_t rope_length) const;
   Result<std::shared_ptr<Active>> make_active(Request request, OutputCallback on_output) const;
   Result<RequestId> submit(Request request, OutputCallback on_output, int64_t max_queue);
@@ -204,7 +204,7 @@ class Engine {
   void leave_queue(Active& active);
   Status fill_batch(const StepPlan& plan);
   Status add_to_batch(SequenceId id, const int32_t* tokens, int64_t first, int64_t count, int64_t num_rows,
-                      const RopePlace& place, const RopeSet& set);
+                      const RopePositions& rope_positions, const RopeSet& set);
   Result<SamplingRow> sampling_row(Sample& sample);
   Status make_adjustments(Sample& sample);
   Status read_step();

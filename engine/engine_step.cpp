@@ -136,17 +136,17 @@ Status Engine::fill_batch(const StepPlan& plan) {
 
 // Adds the tokens [first, first + count) of a sequence.
 Status Engine::add_to_batch(SequenceId id, const int32_t* tokens, int64_t first, int64_t count, int64_t num_rows,
-                            const RopePlace& place, const RopeSet& set) {
+                            const RopePositions& rope_positions, const RopeSet& set) {
   std::array<const std::vector<int32_t>*, kMaxLayerGroups> pages = {};
   for (int64_t g = 0; g < cache_->num_groups(); ++g) {
     PROLOGUE_ASSIGN_OR_RETURN(pages[static_cast<size_t>(g)], cache_->pages(id, g));
   }
   const int64_t begin = batch_.num_tokens();
   batch_.add_sequence_of_groups(tokens, count, first, pages.data(), cache_->page_size(), num_rows);
-  if (place.positions.empty() && set.first_row == 0) return {};
+  if (rope_positions.positions.empty() && set.first_row == 0) return {};
   for (int64_t axis = 0; axis < model_.num_position_axes; ++axis) {
     for (int64_t i = 0; i < count; ++i) {
-      batch_.set_position(begin + i, axis, static_cast<int32_t>(set.first_row + place.position(axis, first + i)));
+      batch_.set_position(begin + i, axis, static_cast<int32_t>(set.first_row + rope_positions.position(axis, first + i)));
     }
   }
   return {};

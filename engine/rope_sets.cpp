@@ -36,7 +36,7 @@ RopeSets::RopeSets(const Model& model, int64_t context, int64_t max_seqs) {
 RopeSet* RopeSets::acquire(int64_t length_class, int64_t num_positions) {
   const auto fits = [&](const RopeSet& set) { return set.length == length_class && set.num_rows >= num_positions; };
   const auto found = std::find_if(sets_.begin(), sets_.end(), fits);
-  RopeSet* set = found != sets_.end() ? &*found : place(length_class, num_positions);
+  RopeSet* set = found != sets_.end() ? &*found : allocate(length_class, num_positions);
   while (set == nullptr) {
     auto oldest = sets_.end();
     for (auto each = sets_.begin(); each != sets_.end(); ++each) {
@@ -45,7 +45,7 @@ RopeSet* RopeSets::acquire(int64_t length_class, int64_t num_positions) {
     }
     if (oldest == sets_.end()) return nullptr;
     sets_.erase(oldest);
-    set = place(length_class, num_positions);
+    set = allocate(length_class, num_positions);
   }
   ++set->num_users;
   set->last_used = ++num_acquired_;
@@ -53,7 +53,7 @@ RopeSet* RopeSets::acquire(int64_t length_class, int64_t num_positions) {
 }
 
 // Places a set in the first gap that is large enough.
-RopeSet* RopeSets::place(int64_t length_class, int64_t num_rows) {
+RopeSet* RopeSets::allocate(int64_t length_class, int64_t num_rows) {
   int64_t row = 0;
   for (auto next = sets_.begin();; ++next) {
     const int64_t end = next == sets_.end() ? num_rows_ : next->first_row;

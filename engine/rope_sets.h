@@ -23,7 +23,7 @@ struct RopeSet {
 };
 
 // Says where the rope positions of a sequence are.
-struct RopePlace {
+struct RopePositions {
   int64_t length_class = 0;        // of the length that is pinned
   int64_t num_prompt = 0;          // tokens
   std::vector<int32_t> positions;  // of the prompt's tokens, [axes, num_prompt]; empty: each token's index
@@ -62,7 +62,7 @@ class RopeSets {
   std::list<RopeSet>& sets() { return sets_; }
 
  private:
-  RopeSet* place(int64_t length_class, int64_t num_rows);
+  RopeSet* allocate(int64_t length_class, int64_t num_rows);
 
   std::list<RopeSet> sets_;  // by first_row; the first is that of short sequences
   int64_t num_rows_ = 0;

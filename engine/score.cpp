@@ -11,7 +11,7 @@ namespace prologue {
 struct Engine::Scored {
   std::vector<int32_t> tokens;  // prompt and scored ones
   int64_t num_prompt = 0;
-  RopePlace rope;
+  RopePositions rope;
   RopeSet* set = nullptr;
   SequenceId id = ScheduledSequence::kNoSequence;
 };
@@ -41,7 +41,7 @@ Status Engine::begin_score(Scored& scored, const ScoreOptions& options) {
     return invalid_argument("the number of log probabilities is ", options.num_logprobs, ": it must be between 0 and ",
                             kMaxTopLogprobs, ", or -1 for none");
   }
-  PROLOGUE_ASSIGN_OR_RETURN(scored.rope, place_on_ropes(options.positions, scored.num_prompt, length, options.rope_length));
+  PROLOGUE_ASSIGN_OR_RETURN(scored.rope, rope_positions_of(options.positions, scored.num_prompt, length, options.rope_length));
   if (scored.rope.length < length) {
     return invalid_argument("the tokens would have positions up to ", length - 2 + scored.rope.delta,
                             ": the last one of the context is ", context_length_ - 1);

@@ -30,17 +30,17 @@ constexpr char kWord[] = R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200c}\x{200d}\x{24b6}
 // Holds a value of a file, with its path for messages: "tokenizer.json: pre_tokenizer.pretokenizers[1]".
 struct Part {
   const Json* json;  // never null: a member that is not there is JSON's null
-  std::string place;
+  std::string where;
 
   bool is_null() const { return json->get_if<std::monostate>() != nullptr; }
   Part at(const char* name) const {
     static const Json kNull;
     const Json* member = json->find(name);
-    return {member == nullptr ? &kNull : member, str_cat(place, place.back() == ':' ? " " : ".", name)};
+    return {member == nullptr ? &kNull : member, str_cat(where, where.back() == ':' ? " " : ".", name)};
   }
-  Part at(size_t index) const { return {&(*json->get_if<Json::List>())[index], str_cat(place, "[", index, "]")}; }  // of a list
+  Part at(size_t index) const { return {&(*json->get_if<Json::List>())[index], str_cat(where, "[", index, "]")}; }  // of a list
 
-  Status wrong(const char* wanted) const { return data_loss(place, " is ", json->kind(), ": it must be ", wanted); }
+  Status wrong(const char* wanted) const { return data_loss(where, " is ", json->kind(), ": it must be ", wanted); }
   Result<std::string> text() const {
     if (const auto* value = json->get_if<std::string>()) return *value;
     return wrong("a string");
@@ -72,7 +72,7 @@ struct Part {
     return wrong("an object");
   }
   Status refuse(std::string_view type) const {
-    return unsupported(place, " has the type ", in_quotes(type), ", which is not supported");
+    return unsupported(where, " has the type ", in_quotes(type), ", which is not supported");
   }
 };
 
@@ -121,7 +121,7 @@ class TokenizerJson {
     PROLOGUE_ASSIGN_OR_RETURN(data_.byte_fallback, model.at("byte_fallback").flag_or(false));
     if (type == "BPE") return read_bpe(model);
     if (type == "Unigram") return read_unigram(model);
-    return unsupported(model.place, " has the type ", in_quotes(type), ", which is not supported: supported are BPE and Unigram");
+    return unsupported(model.where, " has the type ", in_quotes(type), ", which is not supported: supported are BPE and Unigram");
   }
 
   Status read_bpe(const Part& model) {
@@ -130,25 +130,25 @@ class TokenizerJson {
     PROLOGUE_ASSIGN_OR_RETURN(data_.fuse_unknown, model.at("fuse_unk").flag_or(false));
     for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
       PROLOGUE_ASSIGN_OR_RETURN(const std::string text, model.at(name).text_or(""));
-      if (!text.empty()) return unsupported(model.at(name).place, " is ", in_quotes(text), ": only an empty one is supported");
+      if (!text.empty()) return unsupported(model.at(name).where, " is ", in_quotes(text), ": only an empty one is supported");
     }
     if (const Part dropout = model.at("dropout"); !dropout.is_null()) {
-      PROLOGUE_ASSIGN_OR_RETURN(const double share, dropout.number());
-      if (share != 0) return unsupported(dropout.place, " is ", share, ": merges that are left out at random are not supported");
+      PROLOGUE_ASSIGN_OR_RETURN(const double rate, dropout.number());
+      if (rate != 0) return unsupported(dropout.where, " is ", rate, ": merges that are left out at random are not supported");
     }
     const Part vocabulary = model.at("vocab");
     PROLOGUE_ASSIGN_OR_RETURN(const Json::Object* const members, vocabulary.object());
     num_named_ = members->size();
     for (const JsonMember& member : *members) {
       PROLOGUE_ASSIGN_OR_RETURN(const int64_t id,
-                                (Part{&member.value, str_cat(vocabulary.place, " of ", in_quotes(member.name))}.integer()));
+                                (Part{&member.value, str_cat(vocabulary.where, " of ", in_quotes(member.name))}.integer()));
       PROLOGUE_RETURN_IF_ERROR(set_token(id, member.name, is_byte_token(member.name) ? TokenType::byte : TokenType::normal));
     }
     PROLOGUE_ASSIGN_OR_RETURN(const std::string unknown, model.at("unk_token").text_or(""));
     if (!unknown.empty()) {
       const auto found = ids_.find(unknown);
       if (found == ids_.end())
-        return data_loss(model.at("unk_token").place, " is ", in_quotes(unknown), ", which the vocabulary lacks");
+        return data_loss(model.at("unk_token").where, " is ", in_quotes(unknown), ", which the vocabulary lacks");
       data_.unknown_id = found->second;
     }
     return read_merges(model.at("merges"));
@@ -163,7 +163,7 @@ class TokenizerJson {
       if (const auto* line = merge.get_if<std::string>()) {
         const size_t space = line->find(' ');
         if (space == std::string::npos || line->find(' ', space + 1) != std::string::npos) {
-          return data_loss(merges.at(i).place, " is ", in_quotes(*line), ": it must be two tokens with a space between them");
+          return data_loss(merges.at(i).where, " is ", in_quotes(*line), ": it must be two tokens with a space between them");
         }
         data_.merges.push_back({line->substr(0, space), line->substr(space + 1)});
         continue;
@@ -183,7 +183,7 @@ class TokenizerJson {
     if (const Part unknown = model.at("unk_id"); !unknown.is_null()) {
       PROLOGUE_ASSIGN_OR_RETURN(const int64_t id, unknown.integer());
       if (id < 0 || id > std::numeric_limits<int32_t>::max())
-        return data_loss(unknown.place, " is ", id, ": it must be the id of a token");
+        return data_loss(unknown.where, " is ", id, ": it must be the id of a token");
       data_.unknown_id = static_cast<int32_t>(id);
     }
     const Part vocabulary = model.at("vocab");
@@ -228,7 +228,7 @@ class TokenizerJson {
   Status set_token(int64_t id, const std::string& text, TokenType type) {
     const int64_t limit = static_cast<int64_t>(num_named_) + kMaxGaps;
     if (id < 0 || id >= limit) {
-      return data_loss(root_.place, " token ", in_quotes(text), " has the id ", id, ": the ids of ", num_named_,
+      return data_loss(root_.where, " token ", in_quotes(text), " has the id ", id, ": the ids of ", num_named_,
                        " tokens must be from 0 to ", limit - 1);
     }
     const auto index = static_cast<size_t>(id);
@@ -239,7 +239,7 @@ class TokenizerJson {
     if (text.empty()) return ok_status();  // no text contains it: the token is unused
     std::string& known = data_.tokens[index];
     if (!known.empty() && known != text) {
-      return data_loss(root_.place, " token ", id, " is both ", in_quotes(known), " and ", in_quotes(text));
+      return data_loss(root_.where, " token ", id, " is both ", in_quotes(known), " and ", in_quotes(text));
     }
     known = text;
     data_.token_types[index] = static_cast<int32_t>(type);
@@ -256,7 +256,7 @@ class TokenizerJson {
         return TextPattern{std::move(text), kind[0] == 'R'};
       }
     }
-    return unsupported(pattern.place, " is of no known kind: supported are String and Regex");
+    return unsupported(pattern.where, " is of no known kind: supported are String and Regex");
   }
 
   Status read_normalizer(const Part& part, const std::string& type) {
@@ -296,7 +296,7 @@ class TokenizerJson {
     for (const auto& [known, value] : kBehaviors) {
       if (name == known) return value;
     }
-    return unsupported(behavior.place, " is ", in_quotes(name), ", which is not supported");
+    return unsupported(behavior.where, " is ", in_quotes(name), ", which is not supported");
   }
 
   Result<Metaspace> read_metaspace(const Part& part) const {
@@ -312,13 +312,13 @@ class TokenizerJson {
       metaspace.prepend = value;
       return metaspace;
     }
-    return unsupported(part.at("prepend_scheme").place, " is ", in_quotes(scheme), ", which is not supported");
+    return unsupported(part.at("prepend_scheme").where, " is ", in_quotes(scheme), ", which is not supported");
   }
 
   Status read_pre_tokenizer(const Part& part, const std::string& type) {
     // From there on, `tokenizers` sees GPT-2's letters for bytes instead of the text.
     if (data_.byte_level)
-      return unsupported(part.place, ", ", in_quotes(type), ", comes after ByteLevel, which is not supported");
+      return unsupported(part.where, ", ", in_quotes(type), ", comes after ByteLevel, which is not supported");
     if (type == "ByteLevel") {
       data_.byte_level = true;
       PROLOGUE_ASSIGN_OR_RETURN(const bool prefix, part.at("add_prefix_space").flag_or(true));
@@ -358,7 +358,7 @@ class TokenizerJson {
 
   Status read_decoder() {
     const Part decoder = root_.at("decoder");
-    if (decoder.is_null()) return unsupported(decoder.place, " is missing: tokens that are words are not supported");
+    if (decoder.is_null()) return unsupported(decoder.where, " is missing: tokens that are words are not supported");
     bool is_byte_level = false, is_fused = false;
     PROLOGUE_RETURN_IF_ERROR(for_each_part(decoder, "decoders", [&](const Part& part, const std::string& type) -> Status {
       if (type == "ByteLevel") {
@@ -375,7 +375,7 @@ class TokenizerJson {
         PROLOGUE_ASSIGN_OR_RETURN(replace.pattern, read_pattern(part.at("pattern")));
         PROLOGUE_ASSIGN_OR_RETURN(replace.replacement, part.at("content").text());
         if (replace.pattern.is_regex)
-          return unsupported(part.place, " has a regular expression, which is not supported in a decoder");
+          return unsupported(part.where, " has a regular expression, which is not supported in a decoder");
         data_.decoder.push_back(std::move(replace));
       } else if (type == "Fuse") {
         is_fused = true;
@@ -387,7 +387,7 @@ class TokenizerJson {
       return ok_status();
     }));
     if (is_byte_level == data_.byte_level) return ok_status();
-    return unsupported(decoder.place, is_byte_level ? " is ByteLevel, but the pre-tokenizer is not"
+    return unsupported(decoder.where, is_byte_level ? " is ByteLevel, but the pre-tokenizer is not"
                                                     : " is not ByteLevel, but the pre-tokenizer is");
   }
 
@@ -396,7 +396,7 @@ class TokenizerJson {
     PROLOGUE_ASSIGN_OR_RETURN(const int64_t start, part.at("start").integer());
     PROLOGUE_ASSIGN_OR_RETURN(const int64_t stop, part.at("stop").integer());
     if (!is_fused || content != " " || start < 0 || start > 1 || stop != 0) {
-      return unsupported(part.place, " strips ", start, " and ", stop, " of ", in_quotes(content),
+      return unsupported(part.where, " strips ", start, " and ", stop, " of ", in_quotes(content),
                          is_fused ? "" : " of each token", ": supported is one space at the beginning, after Fuse");
     }
     data_.strip_first_space = start == 1;
@@ -420,12 +420,12 @@ class TokenizerJson {
       }
       PROLOGUE_ASSIGN_OR_RETURN(const std::string name, item.at("SpecialToken").at("id").text());
       const auto found = ids_.find(name);
-      if (found == ids_.end()) return data_loss(item.place, " is the token ", in_quotes(name), ", which the vocabulary lacks");
+      if (found == ids_.end()) return data_loss(item.where, " is the token ", in_quotes(name), ", which the vocabulary lacks");
       if (!after_text) {
         before.push_back(found->second);
         continue;
       }
-      if (data_.add_eos) return unsupported(single.place, " adds more than one token after a text, which is not supported");
+      if (data_.add_eos) return unsupported(single.where, " adds more than one token after a text, which is not supported");
       data_.add_eos = true;
       data_.eos_id = found->second;
     }
@@ -504,7 +504,7 @@ class OtherFiles {
     PROLOGUE_ASSIGN_OR_RETURN(const std::string text, read_token_text(named));
     if (text.empty()) return ok_status();
     const auto found = std::find(data_.tokens.begin(), data_.tokens.end(), text);
-    if (found == data_.tokens.end()) return data_loss(named.place, " is ", in_quotes(text), ", which the vocabulary lacks");
+    if (found == data_.tokens.end()) return data_loss(named.where, " is ", in_quotes(text), ", which the vocabulary lacks");
     id = static_cast<int32_t>(found - data_.tokens.begin());
     return ok_status();
   }

@@ -230,10 +230,10 @@ Status Regex::find_each(std::string_view text, RegexScratch& scratch, const std:
     };
     int found = match(0);
     if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = match(PCRE2_NO_JIT);
-    const PCRE2_SIZE* const place = pcre2_get_ovector_pointer(scratch.data_);
+    const PCRE2_SIZE* const ends = pcre2_get_ovector_pointer(scratch.data_);
     if (found == PCRE2_ERROR_PARTIAL) {
-      window = 4 * (end - place[0] > kWindow ? end - place[0] : kWindow);
-      begin = place[0];
+      window = 4 * (end - ends[0] > kWindow ? end - ends[0] : kWindow);
+      begin = ends[0];
       continue;
     }
     if (found == PCRE2_ERROR_NOMEMORY) return Status::out_of_memory();
@@ -242,15 +242,15 @@ Status Regex::find_each(std::string_view text, RegexScratch& scratch, const std:
       return resource_exhausted("PCRE2 failed at byte ", begin, " of a text of ", text.size(), " bytes: ", error_text(found));
     }
     const bool is_match = found >= 0;
-    const bool is_empty = is_match && place[0] == place[1];
-    if (is_match && !(is_empty && place[0] == last_end)) {
-      last_end = place[1];
-      if (!use({place[0], place[1]})) return ok_status();
+    const bool is_empty = is_match && ends[0] == ends[1];
+    if (is_match && !(is_empty && ends[0] == last_end)) {
+      last_end = ends[1];
+      if (!use({ends[0], ends[1]})) return ok_status();
     }
     if (is_match && !is_empty) {
-      begin = place[1];
+      begin = ends[1];
     } else if (is_match || window > kWindow) {
-      begin = after_character(text, is_match ? place[0] : begin);
+      begin = after_character(text, is_match ? ends[0] : begin);
     } else {
       begin = end;  // no match begins in the window
     }
