@@ -79,9 +79,9 @@ uint64_t prefix_end(const Logits& logits, uint64_t floor, const Weight& weight, 
   uint64_t end = floor;
   for_each_token(logits, floor, [&](int32_t token, float logit, uint64_t key) {
     if (key != prefix || remaining == 0) return;
-    const uint64_t share = weight(logit);
-    if (share >= remaining) end = rank_key(logit, token);
-    remaining -= std::min(share, remaining);
+    const uint64_t mass = weight(logit);
+    if (mass >= remaining) end = rank_key(logit, token);
+    remaining -= std::min(mass, remaining);
   });
   return end;
 }

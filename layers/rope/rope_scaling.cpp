@@ -243,10 +243,10 @@ std::vector<Real> frequencies(const RopeConfig& config, const Llama3Rope& llama3
 
 template <class Real>
 std::vector<Real> frequencies(const RopeConfig& config, const ProportionalRope& proportional, int64_t) {
-  const double turning = std::floor(proportional.partial_rotary_factor * static_cast<double>(config.rotary_dim) / 2.0);
+  const double num_rotated = std::floor(proportional.partial_rotary_factor * static_cast<double>(config.rotary_dim) / 2.0);
   std::vector<Real> inv_freq = reciprocals(powers<Real>(config.theta, config.rotary_dim));
   for (size_t i = 0; i < inv_freq.size(); ++i) {
-    inv_freq[i] = static_cast<double>(i) < turning ? inv_freq[i] / static_cast<Real>(proportional.factor) : Real{0};
+    inv_freq[i] = static_cast<double>(i) < num_rotated ? inv_freq[i] / static_cast<Real>(proportional.factor) : Real{0};
   }
   return inv_freq;
 }

@@ -62,7 +62,7 @@ struct AttentionBatch {
       const KvScaling scaling = c.format(is_k).scaling;
       if (scaling != KvScaling::tensor && scaling != KvScaling::head) continue;
       for (float& scale : is_k ? cache.k_scale : cache.v_scale) {
-        scale = unit_of(c.format(is_k)) * static_cast<float>(0.75 + 0.5 * random.uniform());
+        scale = base_scale_of(c.format(is_k)) * static_cast<float>(0.75 + 0.5 * random.uniform());
       }
     }
     std::vector<int32_t> pages(static_cast<size_t>(in.num_pages));
@@ -147,17 +147,17 @@ struct AttentionBatch {
     return used + used / 2 + 1;
   }
   // Returns the scale that is given: a head's largest number stands for 4 standard deviations.
-  static float unit_of(const KvFormat& format) {
+  static float base_scale_of(const KvFormat& format) {
     return format.scaling == KvScaling::none ? 1.0f : 4.0f / kv_largest(format.type);
   }
   void write_token(const AttentionCase& c, Random& random, int64_t page, int64_t offset, int64_t head) {
     for (const bool is_k : {true, false}) {
       const KvFormat format = c.format(is_k);
       if (format.scaling == KvScaling::token_head) {  // now and then 0, as a head of zeros has
-        const float unit = unit_of(format);
+        const float base_scale = base_scale_of(format);
         float& scale = (is_k ? cache.k_scale : cache.v_scale)[cache.scale_index(is_k, page, offset, head)];
-        scale = random.integer(0, 19) == 0 ? 0.0f : unit * static_cast<float>(0.5 + 1.5 * random.uniform());
-        if (format.type == DType::uint4) (&scale)[1] = unit * static_cast<float>(-15.0 * random.uniform());
+        scale = random.integer(0, 19) == 0 ? 0.0f : base_scale * static_cast<float>(0.5 + 1.5 * random.uniform());
+        if (format.type == DType::uint4) (&scale)[1] = base_scale * static_cast<float>(-15.0 * random.uniform());
       }
       if (!is_k && c.v_within_k) {
         if (format.scaling == KvScaling::token_head) {

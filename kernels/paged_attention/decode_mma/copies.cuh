@@ -62,7 +62,7 @@ struct DecodeMmaCopies {
   const int k_chunks;
   const int v_chunks;
   const int stages;
-  const bool keys_share_a_page;
+  const bool keys_in_one_page;
   Cursor tile;     // that is copied next
   int64_t number;  // its index in the list
   int page = -1;
@@ -77,7 +77,7 @@ struct DecodeMmaCopies {
         k_chunks(static_cast<int>(args.p.head_dim) * kElementBits<K> / 128),
         v_chunks(args.v_head_dim * kElementBits<V> / 128),
         stages(has_few_stages() ? 2 : args.stages),
-        keys_share_a_page(int{args.page_size} % kKeyGroup == 0 && int{args.ring_size} % kKeyGroup == 0),
+        keys_in_one_page(int{args.page_size} % kKeyGroup == 0 && int{args.ring_size} % kKeyGroup == 0),
         tile(first),
         number(range.begin) {
     if (k_chunks * 16 < KeysOf::kRowBytes) {  // the channels that K does not have are zeros
@@ -155,7 +155,7 @@ struct DecodeMmaCopies {
     }
     if (lane == 0) keys.missing = missing;
     before_copies();
-    if (!keys_share_a_page || missing != 0) {
+    if (!keys_in_one_page || missing != 0) {
       const int page_or_none = needed && !bad ? page : -1;
       const int offset = logical_slot_of(args, first_key + lane % kKeys) % args.page_size;
       k_rows.copy_each(stage.k, kKeys, page_or_none, offset);

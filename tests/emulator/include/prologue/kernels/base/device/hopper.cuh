@@ -223,9 +223,9 @@ inline void multiply_commit() {
 
 inline void issue(Multiplication m, int count) {
   MultiplyingThread& self = multiplying_thread();
-  bool under_way = false;
-  for (const Multiplication& other : self.issued) under_way = under_way || other.d == m.d;
-  if (!under_way) {
+  bool in_flight = false;
+  for (const Multiplication& other : self.issued) in_flight = in_flight || other.d == m.d;
+  if (!in_flight) {
     m.saved.assign(m.d, m.d + count);
     std::fill(m.d, m.d + count, std::nanf(""));
   }
@@ -295,7 +295,7 @@ void multiply_wait() {
     if (m.group == 0) emulator::fail("waits for a multiplication that is in no group");
   }
   sync_warpgroup();
-  for (int turns = 0; turns < 3; ++turns) {  // who was told too early that the operands are no longer needed overwrites them now
+  for (int rounds = 0; rounds < 3; ++rounds) {  // who was told too early that the operands are no longer needed overwrites them now
     emulator::progress();
     emulator::let_others_run();
   }
