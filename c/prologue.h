@@ -166,7 +166,7 @@ PROLOGUE_C_API prologue_status prologue_decode_fault(const prologue_fault_record
 
 // Views: raw pointers with strides. Strides count elements, never bytes. Views are plain data and own no memory.
 
-// Channels of a head in the prologue, its stages and the rotary operation, at most. prologue_paged_attention takes fewer.
+// A head has at most so many channels in the prologue, its stages and the rotary operation. prologue_paged_attention takes fewer.
 #define PROLOGUE_MAX_HEAD_DIM INT64_C(1024)
 
 // Describes [num_tokens, num_heads, head_dim] with contiguous channels; element (t, h, d) is at data[t * token_stride + h * head_stride +
@@ -185,8 +185,8 @@ typedef struct prologue_mutable_heads_view {
 } prologue_mutable_heads_view;
 PROLOGUE_C_API void prologue_mutable_heads_view_init(prologue_mutable_heads_view* value);
 
-// An array of integers on the device of the operation. Operations take int32 and int64, the rotary operation
-// every integer type.
+// Refers to an array of integers on the device of the operation. Operations take int32 and int64, the rotary
+// operation every integer type.
 typedef struct prologue_index_view {
   const void* data;
   prologue_dtype type;
@@ -200,8 +200,8 @@ typedef struct prologue_page_strides {
 } prologue_page_strides;
 PROLOGUE_C_API void prologue_page_strides_init(prologue_page_strides* value);
 
-// The default of strides that a caller must set if they are needed; left unset, they are then an error. 0 is a valid value: one
-// row shared by all.
+// This is the default of strides that a caller must set if they are needed; left unset, they are then an error. 0 is a valid value: one row
+// shared by all.
 #define PROLOGUE_UNSET_STRIDE INT64_C(-1)
 
 // Where the scales of a quantised cache come from.
@@ -214,7 +214,7 @@ enum {
                                        // [num_pages, page_size, num_kv_heads, 2]: scale and zero point
 };
 
-// How K or V is stored. Quantisation:
+// Says how K or V is stored. Quantisation:
 //   A number is stored as nearest_even(x * (1 / scale)); the reciprocal is rounded to float32.
 //   fp8 saturates: finite overflow and infinities become the largest number. NaN stays NaN (0x7f). int8 clamps to [-127, 127],
 //   int4 to [-7, 7].
@@ -259,7 +259,7 @@ typedef struct prologue_paged_kv_view {
 } prologue_paged_kv_view;
 PROLOGUE_C_API void prologue_paged_kv_view_init(prologue_paged_kv_view* value);
 
-// The pages of the sequences of a batch, in one of two forms; the other one's pointers are null.
+// Describes the pages of the sequences of a batch, in one of two forms; the other one's pointers are null.
 //   Rows: entry i of sequence s is block_table[s * block_table_stride + i], for i in [0, max_pages_per_seq).
 //   CSR (FlashInfer, SGLang): entry i of sequence s is kv_indices[kv_indptr[s] + i], for i in [0, kv_indptr[s+1] - kv_indptr[s]).
 //     With kv_last_page_len the table also says how long a sequence is: (number of its entries - 1) * page_size +
@@ -278,8 +278,8 @@ typedef struct prologue_page_table {
 } prologue_page_table;
 PROLOGUE_C_API void prologue_page_table_init(prologue_page_table* value);
 
-// Strides of a dense [num_pages, page_size, num_kv_heads, head_dim] tensor; unset, which is an error where they are needed, if a size is
-// not positive (it was not set yet).
+// Returns the strides of a dense [num_pages, page_size, num_kv_heads, head_dim] tensor; unset, which is an error where they are needed, if
+// a size is not positive (it was not set yet).
 PROLOGUE_C_API prologue_page_strides prologue_nhd_strides(int64_t page_size, int64_t num_kv_heads, int64_t head_dim);
 
 // ---- norm_kind ---------------------------------------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ enum {
                                   // (a cos_a - b sin_a, a sin_b + b cos_b); inverse (the transpose): (a cos_a + b sin_b, -a sin_a + b cos_b)
 };
 
-// What happens to a token whose position is past the last row of the table, or past another bound on positions.
+// Says what happens to a token whose position is past the last row of the table, or past another bound on positions.
 typedef int32_t prologue_past_table;
 enum {
   PROLOGUE_PAST_TABLE_RECORD = 0,    // its rows become zeros, its K and V are not cached, it is recorded; `faults` must not be null
@@ -374,7 +374,7 @@ typedef struct prologue_rope {
 } prologue_rope;
 PROLOGUE_C_API void prologue_rope_init(prologue_rope* value);
 
-// Cos and sin from one table [rows, rotary_dim]: cos[0 .. rotary_dim/2), then sin; row = position. prologue_rope_cos_sin makes such a table.
+// Takes cos and sin from one table [rows, rotary_dim]: cos[0 .. rotary_dim/2), then sin; row = position. prologue_rope_cos_sin makes such a table.
 // rope.rotary_dim must be set before: without it rope.width is left unset, and the operation is an error.
 PROLOGUE_C_API prologue_status prologue_set_cos_sin_table(
     prologue_rope* rope,
@@ -385,7 +385,7 @@ PROLOGUE_C_API prologue_status prologue_set_cos_sin_table(
 // Does the same with a row for each token: [num_tokens, rotary_dim], as prologue_gather_cos_sin makes them. There is no bound on positions.
 PROLOGUE_C_API prologue_status prologue_set_cos_sin_rows(prologue_rope* rope, const void* rows, prologue_dtype type);
 
-// Cos and sin from two dense tables [rows, columns]; row = position. Columns: w / 2 (half) or w (full).
+// Takes cos and sin from two dense tables [rows, columns]; row = position. Columns: w / 2 (half) or w (full).
 PROLOGUE_C_API prologue_status prologue_set_cos_and_sin(
     prologue_rope* rope,
     const void* cos,
@@ -397,14 +397,14 @@ PROLOGUE_C_API prologue_status prologue_set_cos_and_sin(
 
 // ---- weight_format -----------------------------------------------------------------------------------------------------------
 
-// Weights in the quantised block formats of GGUF files, as the library keeps them in memory: packed.
+// This file describes weights in the quantised block formats of GGUF files, as the library keeps them in memory: packed.
 //
 // A row is a sequence of blocks of 32 or 256 values. A block has the fields that the file has, with the same bits: scale (float16),
 // minimum (float16), the scales of its parts, codes. Packing only reorders bytes, so that one instruction reads the same part of 16
 // rows: packed weights take the memory of the file's.
 //
 //   rows      16 rows are a group; the last group is filled up with rows of zero bytes
-//   packed    [groups, blocks of a row, fields of a block in the file's order, units of the field, 16 rows] of units:
+//   packed    [groups, blocks of a row, fields of a block in the file's order, pieces of the field, 16 rows] of pieces:
 //             2 bytes for scale and minimum, 1 byte for the scales of parts (Q4_K, Q5_K, Q6_K), 4 bytes for all others
 
 // dense: not quantised, elements of a prologue_dtype.
@@ -606,7 +606,7 @@ typedef struct prologue_rotary_strides {
 } prologue_rotary_strides;
 PROLOGUE_C_API void prologue_rotary_strides_init(prologue_rotary_strides* value);
 
-// Strides of dense tensors.
+// These are the strides of dense tensors.
 // [b, s, h, d]
 PROLOGUE_C_API prologue_rotary_strides prologue_batch_major_strides(int64_t seq_len, int64_t num_heads, int64_t head_dim);
 // [s, b, h, d]
@@ -1157,7 +1157,7 @@ PROLOGUE_C_API prologue_status prologue_set_mla_entries(
     const float* scale,
     int64_t page_stride,
     int64_t token_stride);
-// The parts of a cache of fp8_ds_mla records, with strides in bytes, multiples of 4. kv_lora_rank must be set before, likewise.
+// Sets the parts of a cache of fp8_ds_mla records, with strides in bytes, multiples of 4. kv_lora_rank must be set before, likewise.
 PROLOGUE_C_API prologue_status prologue_set_mla_records(
     prologue_mla_prologue_params* params,
     void* data,
@@ -1315,8 +1315,8 @@ typedef struct prologue_paged_attention_params {
 } prologue_paged_attention_params;
 PROLOGUE_C_API void prologue_paged_attention_params_init(prologue_paged_attention_params* value);
 
-// Bytes of workspace that are enough for every call whose num_tokens, num_seqs, max_seqlen_q and max_seq_len are not larger than
-// these and whose other members, num_decode_seqs aside, are equal. 0 on the CPU and with batch_invariant.
+// Returns the bytes of workspace that are enough for every call whose num_tokens, num_seqs, max_seqlen_q and max_seq_len are not larger
+// than these and whose other members, num_decode_seqs aside, are equal. 0 on the CPU and with batch_invariant.
 PROLOGUE_C_API prologue_status prologue_paged_attention_workspace_bytes(
     const prologue_paged_attention_params* params,
     prologue_device device,
@@ -1383,9 +1383,9 @@ typedef struct prologue_gemm_params {
 } prologue_gemm_params;
 PROLOGUE_C_API void prologue_gemm_params_init(prologue_gemm_params* value);
 
-// What a GEMM needs besides its arguments. On CUDA: the cuBLASLt handle, its workspace, and the cache of chosen algorithms. The
-// choice is by heuristic for each (N, K, types, bucket of M), never by timing, so two runs return the same bits. On the CPU:
-// scratch memory for transposed weights and quantised rows of x. The caller creates and owns it, one for each thread that runs GEMMs.
+// Holds what a GEMM needs besides its arguments. On CUDA that is the cuBLASLt handle, its workspace, and the cache of chosen algorithms.
+// The choice is by heuristic for each (N, K, types, bucket of M), never by timing, so two runs return the same bits. On the CPU: scratch
+// memory for transposed weights and quantised rows of x. The caller creates and owns it, one for each thread that runs GEMMs.
 typedef struct prologue_gemm_context prologue_gemm_context;
 PROLOGUE_C_API prologue_status prologue_gemm_context_create(prologue_device device, prologue_gemm_context** context);
 PROLOGUE_C_API prologue_device prologue_gemm_context_device(const prologue_gemm_context* context);
@@ -1722,7 +1722,7 @@ typedef struct prologue_attention_layer_params {
 } prologue_attention_layer_params;
 PROLOGUE_C_API void prologue_attention_layer_params_init(prologue_attention_layer_params* value);
 
-// The workspace size that is enough for every call whose num_tokens, num_seqs, max_seqlen_q and max_seq_len are not larger than
+// Returns the workspace size that is enough for every call whose num_tokens, num_seqs, max_seqlen_q and max_seq_len are not larger than
 // these. Reads no pointer.
 PROLOGUE_C_API prologue_status prologue_attention_layer_workspace_bytes(
     const prologue_attention_layer_params* params,
@@ -1825,7 +1825,7 @@ typedef struct prologue_moe_gemm_params {
 } prologue_moe_gemm_params;
 PROLOGUE_C_API void prologue_moe_gemm_params_init(prologue_moe_gemm_params* value);
 
-// For calls with these sizes or fewer tokens. Sizes that prologue_moe_gemm_validate() refuses need none.
+// Returns the bytes for calls with these sizes or fewer tokens. Sizes that prologue_moe_gemm_validate() refuses need none.
 PROLOGUE_C_API prologue_status prologue_moe_gemm_workspace_bytes(
     const prologue_moe_gemm_params* params,
     prologue_device device,

@@ -43,7 +43,7 @@ struct KvCacheConfig {
   uint64_t format_key = 0;  // how K and V are stored; mixed into every extra key
 };
 
-// A page of `group` to be copied in the memory of all the group's layers: K, V and their scales. Page `to` may have been the
+// Names a page of `group` that must be copied in the memory of all the group's layers: K, V and their scales. Page `to` may have been the
 // `from` of an earlier copy, so copies run in order.
 struct PageCopy {
   int32_t group = 0;
@@ -152,7 +152,7 @@ class PROLOGUE_API KvCache {
   Status reserve(SequenceId sequence, int64_t num_tokens);
   // Does the same only in the groups whose layers see all tokens: a long prompt never needs all its pages in the others at once.
   Status reserve_without_window(SequenceId sequence, int64_t num_tokens);
-  // How many tokens append() could add now: pages that are reserved, free, cached, or given back by it, in every group.
+  // Returns how many tokens append() could add now: pages that are reserved, free, cached, or given back by it, in every group.
   Result<int64_t> room(SequenceId sequence) const;
   // Reserves for num_tokens more, and adds them to the length. Errors: as reserve(). If the slots have been reserved, and the
   // sequence was neither forked nor truncated since, append() cannot fail.

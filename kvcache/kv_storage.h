@@ -29,7 +29,7 @@ struct KvStorageConfig {
   KvFormat v_format() const { return format_of(resolve_dtype(v_type, k_type)); }
   int64_t head_dim_of_v() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
   int64_t num_groups() const { return pages_of_group.empty() ? 1 : static_cast<int64_t>(pages_of_group.size()); }
-  // What one page of a group takes in all its layers, with its scales.
+  // Returns the bytes that one page of a group takes in all its layers, with its scales.
   int64_t bytes_per_page(int64_t group = 0) const {
     return layers_of(group) * page_size * num_kv_heads *
            (bytes_per_head(k_format(), head_dim) + bytes_per_head(v_format(), head_dim_of_v()));
@@ -73,7 +73,7 @@ class PROLOGUE_API KvStorage {
   Buffer memory_;
 };
 
-// What a KvStorage must hold.
+// Says what a KvStorage must hold.
 struct KvSizing {
   std::vector<int64_t> windows;  // of each group, 0 = all; empty: one group that sees all
   int64_t max_seqs = 0;          // sequences that run at the same time

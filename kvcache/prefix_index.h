@@ -35,8 +35,8 @@ class PROLOGUE_API PrefixIndex {
   // Returns the child of `parent` with these tokens [page_size], or -1. `hash`: that of hash_after(); any other function of the parent and
   // the tokens works too.
   int32_t find(int32_t parent, uint64_t hash, const int32_t* tokens) const;
-  // As find(), but a missing node is added, without pages. Hold it or give it a page. resource_exhausted: no memory; nothing
-  // has changed.
+  // Does what find() does, but adds a missing node, without pages. Hold it or give it a page. resource_exhausted: no memory; nothing has
+  // changed.
   Result<int32_t> find_or_add(int32_t parent, uint64_t hash, const int32_t* tokens);
 
   int32_t parent(int32_t node) const { return at(node).parent; }  // -1 for a root

@@ -71,7 +71,7 @@ struct AttentionLayerParams {
   uint64_t reserved[7] = {};  // zeros: docs/versioning.md
 };
 
-// The workspace size that is enough for every call whose num_tokens, num_seqs, max_seqlen_q and max_seq_len are not larger than
+// Returns the workspace size that is enough for every call whose num_tokens, num_seqs, max_seqlen_q and max_seq_len are not larger than
 // these. Reads no pointer.
 PROLOGUE_API Result<int64_t> attention_layer_workspace_bytes(const AttentionLayerParams& params, Device device);
 

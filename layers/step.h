@@ -44,7 +44,7 @@ struct StepInputs {
   SamplingRow* sampling_rows = nullptr;  // [num_logit_rows]
 };
 
-// The members of StepInputs by name: what the parameters of an operation may be bound to (layers/graph). Of slot_mapping and block_table it
+// Names the members of StepInputs: what the parameters of an operation may be bound to (layers/graph). Of slot_mapping and block_table it
 // is the one of the layer group of the node's cache.
 enum class StepArray : int32_t { token_ids = 0, positions, slot_mapping, cu_seqlens_q, seq_lens, block_table, logit_rows };
 inline constexpr int32_t kNumStepArrays = 7;
@@ -92,13 +92,14 @@ class PROLOGUE_API StepBatch {
   }
   // Adds a row of logits, of a token of the batch: 0 <= token < num_tokens().
   void add_logit_row(int64_t token);
-  // How a row of logits is sampled (initially greedily): 0 <= row < num_logit_rows().
+  // Sets how a row of logits is sampled (initially greedily): 0 <= row < num_logit_rows().
   void set_sampling(int64_t row, const SamplingRow& sampling);
   // Sets the rope position of a token of the batch on one axis (initially its cache position on each axis). Its cache position does
   // not change.
   //   0 <= token < num_tokens(), 0 <= axis < num_position_axes
   void set_position(int64_t token, int64_t axis, int32_t position);
-  // The token is the one that row `row` of the previous step samples, which the host does not know yet: 0 <= token < num_tokens(), row >= 0.
+  // Sets the token to the one that row `row` of the previous step samples, which the host does not know yet: 0 <= token < num_tokens(), row
+  // >= 0.
   void set_token_from(int64_t token, int32_t row);
 
   int64_t num_tokens() const { return static_cast<int64_t>(token_ids_.size()); }
@@ -133,7 +134,7 @@ class PROLOGUE_API StepBatch {
   bool has_tokens_from_ = false;
 };
 
-// The sizes of a step's device arrays.
+// These are the sizes of a step's device arrays.
 struct StepSizes {
   int64_t max_tokens = 0;
   int64_t max_seqs = 0;

@@ -1,5 +1,5 @@
-// Element types, and the two 16-bit floats as host types. Conversions round to nearest even and keep NaN. They do not saturate: a
-// number that is too large becomes infinity, as on the GPU.
+// This file has element types, and the two 16-bit floats as host types. Conversions round to nearest even and keep NaN. They do not
+// saturate: a number that is too large becomes infinity, as on the GPU.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ enum class DType : int32_t {
 };
 
 constexpr bool dtype_valid(DType type) { return type > DType::unset && type <= DType::uint64; }
-// Of hidden states, Q, K and V.
+// Hidden states, Q, K and V have these types.
 constexpr bool dtype_is_activation(DType type) { return type >= DType::f32 && type <= DType::bf16; }
 constexpr bool dtype_is_float(DType type) { return type >= DType::f32 && type <= DType::f64; }
 // A cache may have the activations' types and the quantised ones.
@@ -70,7 +70,7 @@ constexpr int64_t dtype_bits(DType type) {
 // Returns the bytes of an element. Not for types of 4 bits.
 constexpr int64_t dtype_size(DType type) { return dtype_bits(type) / 8; }
 
-// What `type` means where unset stands for `otherwise`.
+// Returns what `type` means if unset stands for `otherwise`.
 constexpr DType resolve_dtype(DType type, DType otherwise) { return type == DType::unset ? otherwise : type; }
 
 constexpr const char* dtype_name(DType type) {

@@ -25,7 +25,7 @@ class PROLOGUE_API Event {
 
   // Marks the point after the operations enqueued so far; does not synchronise.
   Status record(const Execution& execution);
-  // Seconds from `start` to `end`; waits until both have been reached.
+  // Returns the seconds from `start` to `end`; waits until both have been reached.
   static Result<double> seconds_between(const Event& start, const Event& end);
 
  private:

@@ -49,7 +49,7 @@ inline Fault decode_fault(const FaultRecord& record) {
 // Records a fault on the CPU. Several threads may call it at once. A null record drops the fault.
 PROLOGUE_API void record_fault(FaultRecord* record, int64_t token, FaultCode code);
 
-// Also writes the code to token_faults[token], if given.
+// Does the same, and writes the code to token_faults[token], if given.
 inline void record_fault(FaultRecord* record, uint8_t* token_faults, int64_t token, FaultCode code) {
   record_fault(record, token, code);
   if (token_faults != nullptr) token_faults[token] = static_cast<uint8_t>(code);

@@ -1,4 +1,4 @@
-// Owners of raw memory, host or device. Operations never allocate; their callers own Buffers.
+// This file has owners of raw memory, host or device. Operations never allocate; their callers own Buffers.
 #pragma once
 
 #include <cstdint>

@@ -37,7 +37,7 @@ enum class RopeWidth : int32_t {
               // (a cos_a - b sin_a, a sin_b + b cos_b); inverse (the transpose): (a cos_a + b sin_b, -a sin_a + b cos_b)
 };
 
-// What happens to a token whose position is past the last row of the table, or past another bound on positions.
+// Says what happens to a token whose position is past the last row of the table, or past another bound on positions.
 enum class PastTable : int32_t {
   record = 0,  // its rows become zeros, its K and V are not cached, it is recorded; `faults` must not be null
   zero,        // the same, but `faults` may be null (then nothing is recorded)
@@ -85,7 +85,7 @@ struct Rope {
   uint64_t reserved[4] = {};           // zeros: docs/versioning.md
 };
 
-// Cos and sin from one table [rows, rotary_dim]: cos[0 .. rotary_dim/2), then sin; row = position. layers/rope makes such a table.
+// Takes cos and sin from one table [rows, rotary_dim]: cos[0 .. rotary_dim/2), then sin; row = position. layers/rope makes such a table.
 // rope.rotary_dim must be set before: without it rope.width is left unset, and the operation is an error.
 inline void set_cos_sin_table(Rope& rope, const void* table, DType type, int64_t rows) {
   rope.source = RopeSource::table;
@@ -103,7 +103,7 @@ inline void set_cos_sin_rows(Rope& rope, const void* rows, DType type) {
   rope.source = RopeSource::per_token;
 }
 
-// Cos and sin from two dense tables [rows, columns]; row = position. Columns: w / 2 (half) or w (full).
+// Takes cos and sin from two dense tables [rows, columns]; row = position. Columns: w / 2 (half) or w (full).
 inline void set_cos_and_sin(Rope& rope, const void* cos, const void* sin, DType type, int64_t rows, int64_t columns,
                             RopeWidth width) {
   rope.source = RopeSource::table;

@@ -8,7 +8,7 @@
 
 namespace prologue {
 
-// Channels of a head in the prologue, its stages and the rotary operation, at most. paged_attention takes fewer.
+// A head has at most so many channels in the prologue, its stages and the rotary operation. paged_attention takes fewer.
 inline constexpr int64_t kMaxHeadDim = 1024;
 
 // Describes [num_tokens, num_heads, head_dim] with contiguous channels; element (t, h, d) is at data[t * token_stride + h * head_stride +
@@ -25,8 +25,8 @@ struct MutableHeadsView {
 };
 inline HeadsView as_input(const MutableHeadsView& view) { return {view.data, view.token_stride, view.head_stride}; }
 
-// An array of integers on the device of the operation; index_view() makes one. Operations take int32 and int64, the rotary operation
-// every integer type.
+// Refers to an array of integers on the device of the operation; index_view() makes one. Operations take int32 and int64, the rotary
+// operation every integer type.
 struct IndexView {
   const void* data = nullptr;
   DType type = DType::unset;
@@ -52,8 +52,8 @@ struct PageStrides {
   int64_t head = 0;
 };
 
-// The default of strides that a caller must set if they are needed; left unset, they are then an error. 0 is a valid value: one
-// row shared by all.
+// This is the default of strides that a caller must set if they are needed; left unset, they are then an error. 0 is a valid value: one row
+// shared by all.
 inline constexpr int64_t kUnsetStride = -1;
 
 // Where the scales of a quantised cache come from.
@@ -65,7 +65,7 @@ enum class KvScaling : int32_t {
                // [num_pages, page_size, num_kv_heads, 2]: scale and zero point
 };
 
-// How K or V is stored. Quantisation:
+// Says how K or V is stored. Quantisation:
 //   A number is stored as nearest_even(x * (1 / scale)); the reciprocal is rounded to float32.
 //   fp8 saturates: finite overflow and infinities become the largest number. NaN stays NaN (0x7f). int8 clamps to [-127, 127],
 //   int4 to [-7, 7].
@@ -117,7 +117,7 @@ PROLOGUE_HOST_DEVICE constexpr int64_t v_head_dim(const PagedKvView& cache) {
   return cache.v.head_dim > 0 ? cache.v.head_dim : cache.k.head_dim;
 }
 
-// The pages of the sequences of a batch, in one of two forms; the other one's pointers are null.
+// Describes the pages of the sequences of a batch, in one of two forms; the other one's pointers are null.
 //   Rows: entry i of sequence s is block_table[s * block_table_stride + i], for i in [0, max_pages_per_seq).
 //   CSR (FlashInfer, SGLang): entry i of sequence s is kv_indices[kv_indptr[s] + i], for i in [0, kv_indptr[s+1] - kv_indptr[s]).
 //     With kv_last_page_len the table also says how long a sequence is: (number of its entries - 1) * page_size +
@@ -135,8 +135,8 @@ struct PageTable {
   uint64_t reserved[2] = {};                  // zeros: docs/versioning.md
 };
 
-// Strides of a dense [num_pages, page_size, num_kv_heads, head_dim] tensor; unset, which is an error where they are needed, if a size is
-// not positive (it was not set yet).
+// Returns the strides of a dense [num_pages, page_size, num_kv_heads, head_dim] tensor; unset, which is an error where they are needed, if
+// a size is not positive (it was not set yet).
 inline PageStrides nhd_strides(int64_t page_size, int64_t num_kv_heads, int64_t head_dim) {
   if (page_size <= 0 || num_kv_heads <= 0 || head_dim <= 0) return {kUnsetStride, kUnsetStride, kUnsetStride};
   return {page_size * num_kv_heads * head_dim, num_kv_heads * head_dim, head_dim};

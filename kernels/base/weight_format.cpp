@@ -12,10 +12,10 @@ namespace prologue {
 
 namespace {
 
-// A field of a block has so many bytes, of which `unit` neighbouring bytes of a row stay together.
+// A field of a block has so many bytes, of which `piece` neighbouring bytes of a row stay together.
 struct Field {
   int64_t bytes;
-  int64_t unit;
+  int64_t piece;
 };
 
 constexpr int64_t kMaxFields = 5;
@@ -41,14 +41,14 @@ constexpr Layout layout_of(WeightFormat format) {
   return {};
 }
 
-// Calls copy(bytes of the block, bytes of the group) for each unit of one row, as offsets.
+// Calls copy(bytes of the block, bytes of the group) for each piece of one row, as offsets.
 template <class Copy>
 void for_each_unit(WeightFormat format, int64_t row, const Copy& copy) {
   int64_t at = 0;  // of the field, in the block
   for (const Field& field : layout_of(format).fields) {
     if (field.bytes == 0) break;
-    const int64_t in_group = at * kPackedGroupRows + row * field.unit;
-    for (int64_t i = 0; i < field.bytes; i += field.unit) copy(at + i, in_group + i * kPackedGroupRows, field.unit);
+    const int64_t in_group = at * kPackedGroupRows + row * field.piece;
+    for (int64_t i = 0; i < field.bytes; i += field.piece) copy(at + i, in_group + i * kPackedGroupRows, field.piece);
     at += field.bytes;
   }
 }

@@ -1,11 +1,11 @@
-// Weights in the quantised block formats of GGUF files, as the library keeps them in memory: packed.
+// This file describes weights in the quantised block formats of GGUF files, as the library keeps them in memory: packed.
 //
 // A row is a sequence of blocks of 32 or 256 values. A block has the fields that the file has, with the same bits: scale (float16),
 // minimum (float16), the scales of its parts, codes. Packing only reorders bytes, so that one instruction reads the same part of 16
 // rows: packed weights take the memory of the file's.
 //
 //   rows      16 rows are a group; the last group is filled up with rows of zero bytes
-//   packed    [groups, blocks of a row, fields of a block in the file's order, units of the field, 16 rows] of units:
+//   packed    [groups, blocks of a row, fields of a block in the file's order, pieces of the field, 16 rows] of pieces:
 //             2 bytes for scale and minimum, 1 byte for the scales of parts (Q4_K, Q5_K, Q6_K), 4 bytes for all others
 #pragma once
 

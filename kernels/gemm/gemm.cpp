@@ -47,7 +47,7 @@ Status check_apart(const ByteRange& y, const ByteRange& input) {
                           input.data, "): the output must not overlap any input");
 }
 
-// The shapes and formats of packed weights.
+// Checks the shapes and formats of packed weights.
 Status check_segments(const GemmParams& p, Device device) {
   if (p.packed.num_segments < 0 || p.packed.num_segments > kMaxWeightSegments) {
     return invalid_argument("gemm: packed.num_segments is ", p.packed.num_segments, ": it must be 0 to ", kMaxWeightSegments);

@@ -60,9 +60,9 @@ struct GemmParams {
 
 inline constexpr int64_t kGemmWorkspaceBytes = 33554432;  // 32 MiB
 
-// What a GEMM needs besides its arguments. On CUDA: the cuBLASLt handle, its workspace, and the cache of chosen algorithms. The
-// choice is by heuristic for each (N, K, types, bucket of M), never by timing, so two runs return the same bits. On the CPU:
-// scratch memory for transposed weights and quantised rows of x. The caller creates and owns it, one for each thread that runs GEMMs.
+// Holds what a GEMM needs besides its arguments. On CUDA that is the cuBLASLt handle, its workspace, and the cache of chosen algorithms.
+// The choice is by heuristic for each (N, K, types, bucket of M), never by timing, so two runs return the same bits. On the CPU: scratch
+// memory for transposed weights and quantised rows of x. The caller creates and owns it, one for each thread that runs GEMMs.
 class PROLOGUE_API GemmContext {
  public:
   static Result<std::unique_ptr<GemmContext>> create(Device device);
@@ -71,7 +71,7 @@ class PROLOGUE_API GemmContext {
   static Result<std::unique_ptr<GemmContext>> create_without_workspace(Device device);
   virtual ~GemmContext() = default;
   Device device() const { return device_; }
-  // kGemmWorkspaceBytes of device memory for the next GEMMs, aligned to 256; scratch, contents undefined. The CPU uses none.
+  // Sets kGemmWorkspaceBytes of device memory for the next GEMMs, aligned to 256; scratch, contents undefined. The CPU uses none.
   void set_workspace(void* workspace) { workspace_ = workspace; }
   bool has_workspace() const { return workspace_ != nullptr; }
 

@@ -70,7 +70,7 @@ class CpuGemmContext final : public GemmContext {
   const QuantizedKernels& kernels_;
 };
 
-// Part i of `count` items that are split into `parts` as evenly as possible.
+// Returns part i of `count` items that are split into `parts` as evenly as possible.
 struct Range {
   int64_t begin;
   int64_t end;
@@ -78,7 +78,7 @@ struct Range {
 Range part(int64_t count, int64_t parts, int64_t i) { return {count * i / parts, count * (i + 1) / parts}; }
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// y[rows, columns] = round(sums + bias), for a block of y whose sums have row stride `sums_stride`. The sums are overwritten.
+// Computes y[rows, columns] = round(sums + bias), for a block of y whose sums have row stride `sums_stride`. The sums are overwritten.
 template <class T, class Y>
 void store_block(const GemmParams& p, Range rows, Range columns, float* sums, int64_t sums_stride) {
   const int64_t count = columns.end - columns.begin;
@@ -97,7 +97,7 @@ void store_block(const GemmParams& p, Range rows, Range columns, float* sums, in
   return store_block<T, float>(p, rows, columns, sums, sums_stride);
 }
 
-// sums[m * kDotColumns + n] = dot(x row m, weight row n) for ROWS rows of x and 4 rows of weights: the sum of those of all blocks
+// Computes sums[m * kDotColumns + n] = dot(x row m, weight row n) for ROWS rows of x and 4 rows of weights: the sum of those of all blocks
 // of k.
 template <class T, int ROWS>
 void dot_tile(const T* x, int64_t x_stride, const T* const (&weight)[4], int64_t k, int64_t num_blocks, float* sums) {
@@ -159,7 +159,7 @@ void outer_sums(const float* x, int64_t x_stride, const float* weight, int64_t k
   }
 }
 
-// sums[m, column] of one block of k.
+// Computes sums[m, column] of one block of k.
 template <int ROWS>
 void outer_tile(const float* x, int64_t x_stride, const float* weight, int64_t k, float* sums) {
   Lanes acc[ROWS][2];
@@ -228,7 +228,7 @@ void few_rows(const GemmParams& p, Range columns) {
   }
 }
 
-// 4 x 4 floats, rows `stride` apart, into rows kOuterColumns apart.
+// Transposes 4 x 4 floats, rows `stride` apart, into rows kOuterColumns apart.
 void transpose_4x4(const float* source, int64_t stride, float* target) {
   using Quad = float __attribute__((vector_size(16)));
   Quad row[4];
@@ -243,7 +243,7 @@ void transpose_4x4(const float* source, int64_t stride, float* target) {
   for (int i = 0; i < 4; ++i) std::memcpy(target + i * kOuterColumns, &column[i], sizeof column[i]);
 }
 
-// Scratch::weight = the transpose of weight[columns, k of the block], zeros where there are no more columns; rows up to the next
+// Sets Scratch::weight to the transpose of weight[columns, k of the block], zeros where there are no more columns; rows up to the next
 // multiple of kWidth are written.
 template <class T>
 void transpose_weights(const GemmParams& p, Range columns, Range block, float* transposed) {
@@ -280,7 +280,7 @@ FloatRows float_rows(const T* x, int64_t stride, int64_t num_rows, int64_t lengt
   return {scratch, kBlockK};
 }
 
-// y[rows, columns] for at most kBlockRows rows and kOuterColumns columns.
+// Computes y[rows, columns] for at most kBlockRows rows and kOuterColumns columns.
 template <class T>
 void many_rows(const GemmParams& p, Range rows, Range columns, Scratch& scratch) {
   static constexpr auto kPlainTiles = outer_tiles(std::make_index_sequence<kOuterRows>());

@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kAddBiasThreads = 256;
 
-// cuBLASLt adds a bias of y's type only, so that of 16-bit inputs is added to a float32 y here. A thread = one column.
+// cuBLASLt adds a bias of y's type only, so the bias of 16-bit inputs is added to a float32 y here. A thread has one column.
 __global__ void add_bias_kernel(float* y, int64_t y_stride, const void* bias, DType bias_dtype, int64_t m, int64_t n) {
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kAddBiasThreads + threadIdx.x;
   if (column >= n) return;
@@ -34,8 +34,8 @@ constexpr int kPlainTile = 64;
 constexpr int kPlainDepth = 16;
 constexpr int kPlainThreads = 256;
 
-// Any shape, stride and alignment, for calls that cuBLASLt cannot do or must not do. A block = 64 x 64 of y; thread (i, j) of 16
-// x 16 = the rows i + 16 a and the columns j + 16 b of it. An element's products are added one after another, whatever M is.
+// Takes any shape, stride and alignment, for calls that cuBLASLt cannot do or must not do. A block has 64 x 64 of y; thread (i, j) of 16 x
+// 16 has the rows i + 16 a and the columns j + 16 b of it. An element's products are added one after another, whatever M is.
 __global__ void __launch_bounds__(kPlainThreads) plain_gemm_kernel(const __grid_constant__ GemmParams p) {
   __shared__ float x[kPlainDepth][kPlainTile + 1];
   __shared__ float weight[kPlainDepth][kPlainTile + 1];
@@ -102,8 +102,8 @@ bool rows_are_aligned(const GemmParams& p) {
 // cuBLASLt adds a bias of y's type only.
 bool bias_in_epilogue(const GemmParams& p) { return p.bias != nullptr && p.dtype == p.y_dtype; }
 
-// What must not go to cuBLASLt: an empty sum (y = bias or 0), and a 16-bit y with a bias and rows that are not aligned: for
-// those it rounds the product, then adds the bias and rounds again (seen with 13.0, bfloat16).
+// Whether a call must not go to cuBLASLt: an empty sum (y = bias or 0), and a 16-bit y with a bias and rows that are not aligned: for those
+// it rounds the product, then adds the bias and rounds again (seen with 13.0, bfloat16).
 bool needs_plain_kernel(const GemmParams& p) {
   return p.k == 0 || (bias_in_epilogue(p) && p.y_dtype != DType::f32 && !rows_are_aligned(p));
 }
@@ -112,7 +112,7 @@ bool needs_plain_kernel(const GemmParams& p) {
 // 6144, 4096): 18.7 and 15.7 us; chosen for m = 16: 16.2 and 32.2; for 512: 40.5 and 33.7.
 constexpr int64_t kRepresentativeRows = 64;
 
-// What the choice of an algorithm depends on.
+// Holds what the choice of an algorithm depends on.
 struct PlanKey {
   int64_t m_bucket;  // m rounded up to a power of two, or kRepresentativeRows
   int64_t n;
@@ -166,7 +166,7 @@ bool makes_whole_sums(const cublasLtMatmulAlgo_t& algorithm) {
          scheme == CUBLASLT_REDUCTION_SCHEME_NONE;
 }
 
-// Empty = cuBLASLt has no algorithm: plain_gemm_kernel runs.
+// If it is empty, cuBLASLt has no algorithm: plain_gemm_kernel runs.
 using Algorithm = std::optional<cublasLtMatmulAlgo_t>;
 
 struct Plan {
@@ -283,7 +283,7 @@ class Problem {
   cublasLtMatrixLayoutOpaque_t y_;
 };
 
-// The best algorithm that makes whole sums and is valid for small, middle and large m, odd ones among them. Host work only.
+// Returns the best algorithm that makes whole sums and is valid for small, middle and large m, odd ones among them. Host work only.
 Result<Algorithm> choose_for_every_m(CudaGemmContext& context, const GemmParams& p, const PlanKey& key) {
   std::vector<Problem> samples;
   for (const int64_t m : {1, 2, 3, 4, 5, 8, 15, 16, 17, 31, 32, 33, 64, 65, 127, 128, 256, 511, 1000, 4096, 32768}) {

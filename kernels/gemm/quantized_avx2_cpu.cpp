@@ -80,7 +80,7 @@ inline __m256i four_codes(const int8_t* x) {
   return _mm256_set1_epi32(four);
 }
 
-// + the four codes of each row times the four at x. Pairs of products must fit into 16 bits: codes are 0..63, or 0..128 with those of x
+// Adds the four codes of each row times the four at x. Pairs of products must fit into 16 bits: codes are 0..63, or 0..128 with those of x
 // in -127..127.
 inline __m256i add_dot(__m256i sum, __m256i codes, __m256i x) {
   return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), _mm256_set1_epi16(1)));

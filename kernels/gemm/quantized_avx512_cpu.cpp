@@ -60,7 +60,7 @@ inline Ints broadcast(int32_t x) { return {_mm512_set1_epi32(x)}; }
 inline Ints add(Ints a, Ints b) { return {_mm512_add_epi32(a.v, b.v)}; }
 inline Ints multiply(Ints a, Ints b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
 
-// + the four codes of each row, 0..255, times the four at x.
+// Adds the four codes of each row, 0..255, times the four at x.
 inline Ints add_dot(Ints sum, Bytes codes, const int8_t* x) {
   int32_t four;
   __builtin_memcpy(&four, x, sizeof four);

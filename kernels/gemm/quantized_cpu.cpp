@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kGroupRows = kPackedGroupRows;
 constexpr int64_t kMaxHeight = kTileHeights[0];
 
-// What a second thread costs, in multiply-adds and in values to quantise.
+// A second thread costs so much, in multiply-adds and in values to quantise.
 constexpr int64_t kSerialWork = int64_t{1} << 18;
 constexpr int64_t kSerialValues = int64_t{1} << 14;
 constexpr int64_t kPartsPerThread = 4;  // other threads take the parts of one that does not run
@@ -75,7 +75,7 @@ void quantize_rows(const GemmParams& p, int64_t first, int64_t count, int64_t bl
   });
 }
 
-// Quantised rows of x in the two sizes of blocks, as far as the weights need them.
+// Holds quantised rows of x in the two sizes of blocks, as far as the weights need them.
 struct Operand {
   QuantizedRows of_32, of_256;
   int64_t num_rows = 0;  // that the scratch has room for
@@ -109,7 +109,7 @@ Operand place_operand(const GemmParams& p, void* scratch) {
   return operand;
 }
 
-// y[rows, columns] = round(sums + bias); sums [rows, 16].
+// Computes y[rows, columns] = round(sums + bias); sums [rows, 16].
 template <class T, class Y>
 void store_sums(const GemmParams& p, int64_t row, int64_t rows, int64_t column, int64_t columns, float* sums) {
   const T* bias = static_cast<const T*>(p.bias);

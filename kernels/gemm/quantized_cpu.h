@@ -23,7 +23,7 @@ struct QuantizedRows {
 // its own.
 constexpr int64_t sum_elements(int64_t block) { return block == 32 ? 32 : 16; }
 
-// y[rows, 16] = rows of x, from row `row` on, times the 16 rows of a group of packed weights.
+// Computes y[rows, 16] = rows of x, from row `row` on, times the 16 rows of a group of packed weights.
 using GroupProduct = void (*)(const uint8_t* group, const QuantizedRows& x, int64_t row, float* y);
 
 constexpr int64_t kNumWeightFormats = static_cast<int64_t>(WeightFormat::q6_k);
@@ -45,7 +45,7 @@ PROLOGUE_API const QuantizedKernels& fastest_kernels();
 inline constexpr int64_t kMaxQuantizedK = int64_t{1} << 20;
 inline constexpr int64_t kQuantizedScratchBytes = int64_t{3} << 20;
 
-// A call with segments. `scratch` is aligned to 64 bytes.
+// Runs a call with segments. `scratch` is aligned to 64 bytes.
 void quantized_gemm(const GemmParams& params, const QuantizedKernels& kernels, void* scratch, int64_t num_threads);
 
 }  // namespace prologue::cpu

@@ -1,5 +1,5 @@
-// The inner loops of the product with packed weights, for one instruction set. Included once by each file that has one, after it has
-// defined
+// This file has the inner loops of the product with packed weights, for one instruction set. Included once by each file that has one, after
+// it has defined
 //
 //   struct Bytes    64 bytes: 4 adjacent codes of 16 rows of weights
 //   struct Ints     16 int32, one for each row of weights
@@ -86,7 +86,7 @@ struct Nibbles {
   }
 };
 
-// scale | minimum | scales and minimums of 8 parts | fifth bits, if FIFTH | 256 x 4 bits
+// A block is: scale | minimum | scales and minimums of 8 parts | fifth bits, if FIFTH | 256 x 4 bits
 template <bool FIFTH>
 struct Parts {
   static constexpr int64_t kBlock = 256, kBytes = 2 + 2 + 12 + (FIFTH ? 32 : 0) + 128;
@@ -172,7 +172,7 @@ struct Parts {
 struct Q6K {
   static constexpr int64_t kBlock = 256, kBytes = 210;
 
-  // dots += scale * (codes times those of x), for the two times 16 values of one run of a half.
+  // Adds to `dots`: scale * (codes times those of x), for the two times 16 values of one run of a half.
   template <int RUN, int ROWS>
   static void add_run(const uint8_t* block, int half, const RowsAt& x, Ints (&dots)[ROWS]) {
     const uint8_t* nibbles = block + (64 * half + 32 * (RUN % 2)) * kRows;

@@ -66,7 +66,7 @@ inline Ints add(const Ints& a, const Ints& b) {
 inline Ints multiply(const Ints& a, const Ints& b) {
   return each<Ints>([&](int i) { return a.v[i] * b.v[i]; });
 }
-// + the four codes of each row, 0..255, times the four at x.
+// Adds the four codes of each row, 0..255, times the four at x.
 inline Ints add_dot(const Ints& sum, const Bytes& codes, const int8_t* x) {
   return each<Ints>([&](int i) {
     const uint8_t* four = codes.v + 4 * i;

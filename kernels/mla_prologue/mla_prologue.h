@@ -117,7 +117,7 @@ struct MlaPrologueParams {
 // of fp8; null = none. kv_lora_rank and dtype must be set before: without them the strides are left unset, and the operation is an error.
 PROLOGUE_API void set_mla_entries(MlaPrologueParams& params, void* data, DType type, const float* scale, int64_t page_stride,
                                   int64_t token_stride);
-// The parts of a cache of fp8_ds_mla records, with strides in bytes, multiples of 4. kv_lora_rank must be set before, likewise.
+// Sets the parts of a cache of fp8_ds_mla records, with strides in bytes, multiples of 4. kv_lora_rank must be set before, likewise.
 PROLOGUE_API void set_mla_records(MlaPrologueParams& params, void* data, int64_t page_stride, int64_t token_stride);
 
 PROLOGUE_API Status validate(const MlaPrologueParams& params);

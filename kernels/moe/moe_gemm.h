@@ -47,7 +47,7 @@ struct MoeGemmParams {
   uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 
-// For calls with these sizes or fewer tokens. Sizes that validate() refuses need none.
+// Returns the bytes for calls with these sizes or fewer tokens. Sizes that validate() refuses need none.
 PROLOGUE_API int64_t moe_gemm_workspace_bytes(const MoeGemmParams& params, Device device);
 
 PROLOGUE_API Status validate(const MoeGemmParams& params, const GemmContext& context, const Execution& execution);

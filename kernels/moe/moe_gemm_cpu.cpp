@@ -1,4 +1,4 @@
-// One matrix product per expert, by the loop nests of gemm(): the rows of an expert are copied side by side, at most kChunk at a time,
+// Each expert is one matrix product, by the loop nests of gemm(): the rows of an expert are copied side by side, at most kChunk at a time,
 // multiplied, and stored where they belong.
 #include <algorithm>
 #include <cstring>
@@ -37,7 +37,7 @@ struct Scratch {
   }
 };
 
-// y[r] = round(row_scale[r] * sums + bias). The sums are overwritten.
+// Computes y[r] = round(row_scale[r] * sums + bias). The sums are overwritten.
 template <class T>
 void store_row(const MoeGemmParams& p, int64_t r, int64_t expert, float* sums) {
   if (p.row_scale != nullptr) {

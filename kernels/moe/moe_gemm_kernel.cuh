@@ -19,7 +19,7 @@
 
 namespace prologue::cuda {
 
-// The rows order[begin], order[begin + 1], ... of y. An expert outside 0..num_experts-1: they become zeros. count = 0: no tile.
+// A tile has the rows order[begin], order[begin + 1], ... of y. An expert outside 0..num_experts-1: they become zeros. count = 0: no tile.
 struct alignas(16) MoeTile {
   int32_t expert;
   int32_t begin;

@@ -36,7 +36,7 @@ PROLOGUE_HOST_DEVICE inline float logit_of(uint64_t key) {
 // Whether a row whose largest logit is this has weights.
 PROLOGUE_HOST_DEVICE inline bool can_route(float largest) { return largest - largest == 0.0f; }
 
-// What an expert's weight is before the division by a sum of such terms (softmax), or the weight itself (sigmoid).
+// Returns what an expert's weight is before the division by a sum of such terms (softmax), or the weight itself (sigmoid).
 PROLOGUE_HOST_DEVICE inline float expert_term(ExpertWeighting weighting, float logit, float largest) {
   if (weighting == ExpertWeighting::sigmoid) return divide_rounded(1.0f, add_rounded(1.0f, exp_f32(-logit)));
   return exp_f32(add_rounded(logit, -largest));

@@ -1,9 +1,9 @@
 // This file has the arguments that all attention kernels have in common, and converts positions to slots of the cache.
 //
-// The rows of a sequence are *packed*: packed row r of kv head g is q head g * group + r % group of query row r / group, so that
-// a block reads a key or a value once for all q heads that share it.
+// The rows of a sequence are *packed*: packed row r of kv head g is q head g * group + r % group of query row r / group, so that a block
+// reads a key or a value once for all of its q heads.
 //
-//   decode_mma_kernel      few rows per sequence, 16-bit types: tensor cores, the keys of the batch in equal shares
+//   decode_mma_kernel      few rows per sequence, 16-bit types: tensor cores, the keys of the batch in equal ranges
 //   decode_mla_kernel      the same of latent attention (MLA) on Hopper, 16-bit types: wgmma, 64 packed rows x 64 keys, by TMA
 //   decode_kernel          few rows per sequence, anything else: CUDA cores, sequences split over blocks  (then combine_kernel)
 //   prefill_wgmma_kernel   many rows, 16-bit types, on Hopper: tensor cores, 128 packed rows x 128 keys, by TMA or from codes
@@ -74,8 +74,8 @@ __device__ inline QueryRows query_rows_of(const PagedAttentionParams& p, int64_t
 // Whether the first block of a sequence has rows to clear, or a fault to record.
 __device__ inline bool has_bad_rows(const QueryRows& rows, int64_t s) { return !rows.valid || (s == 0 && rows.first > 0); }
 
-// Zeros and a fault for the rows that are not valid: those of such a sequence, and those before the first sequence. One block for
-// each kv head does it, so rows that the launch has no blocks for are cleared too: `threads` of its threads.
+// Writes zeros and records a fault for the rows that are not valid: those of such a sequence, and those before the first sequence. One
+// block for each kv head does it, so rows that the launch has no blocks for are cleared too: `threads` of its threads.
 __device__ inline void clear_bad_rows(const AttentionArgs& args, int64_t s, int kv_head, int thread, int threads) {
   const PagedAttentionParams& p = args.p;
   const bool valid = query_rows_of(p, s).valid;
@@ -166,7 +166,7 @@ __device__ inline CacheSlot cache_slot(const AttentionArgs& args, int page, int 
   return {page, logical_slot % args.page_size};
 }
 
-// exp2(x - maximum) where the maximum may still be that of nothing.
+// Returns exp2(x - maximum). The maximum may still be that of no score.
 __device__ inline float weight_of(float x, float maximum) { return exp2f(x - (maximum == -INFINITY ? 0.0f : maximum)); }
 
 // Returns a scaled score after the soft cap.
@@ -178,8 +178,8 @@ __device__ inline float capped_roughly(const AttentionArgs& args, float score) {
   return fmaf(-2.0f * args.cap_log2, __fdividef(1.0f, 1.0f + exp2f(kTwoLog2E * score)), args.cap_log2);
 }
 
-// What is added to the sum of a row's weights, relative to their maximum, for its sink: 0 without sinks. Infinity where the sink is so much
-// larger that the row is zeros, and where no key has a weight.
+// Returns what is added to the sum of a row's weights, relative to their maximum, for its sink: 0 without sinks. It is infinity where the
+// sink is so much larger that the row is zeros, and where no key has a weight.
 __device__ inline float sink_weight(const PagedAttentionParams& p, int64_t q_head, float maximum) {
   constexpr float kLog2E = 1.4426950408889634f;
   if (maximum == -INFINITY) return INFINITY;
@@ -208,7 +208,7 @@ __device__ inline uint64_t rows_that_see(const AttentionArgs& args, const Sequen
 // ---------------------------------------------------------------------------------------------------------------------
 // Scales of a quantised cache. Kernels for one format look only at the format of K.
 
-// What all positions have in common: 1 where every token has its own.
+// Returns the scale that all positions have, or 1 if every token has its own.
 __device__ inline float shared_scale(const KvFormat& format, const float* scale, int kv_head) {
   if (format.scaling == KvScaling::tensor) return scale[0];
   return format.scaling == KvScaling::head ? scale[kv_head] : 1.0f;

@@ -7,7 +7,7 @@
 //   prefill_wgmma/    prefill on Hopper
 //   prefill/          prefill elsewhere, and any types: mma_kernel.cuh, simple_kernel.cuh
 //
-// Beside them lies what several share. Internal, for CUDA. paged_attention_cuda.cu says in which order they are asked.
+// Code of several families is beside them. Internal, for CUDA. paged_attention_cuda.cu says in which order the families are tried.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,7 @@ struct AttentionFamily {
   // Returns the workspace that is enough for any instance that may run such a call with several blocks on one tile or sequence, whatever
   // the alignment of its arrays and the GPU are.
   int64_t (*workspace_bytes)(const PagedAttentionParams& params);
-  // Runs the sequences from first_seq on (decode: all of them). Nothing: the driver takes no tensor map of the strides.
+  // Runs the sequences from first_seq on (decode: all of them). Returns nothing if the driver takes no tensor map of the strides.
   std::optional<Status> (*run)(const Instance& instance, const PagedAttentionParams& params, int64_t first_seq,
                                cudaStream_t stream);
 };
@@ -47,7 +47,7 @@ extern const AttentionFamily<DecodeInstance> kDecodeFamily;
 extern const AttentionFamily<PrefillWgmmaInstance> kPrefillWgmmaFamily;
 extern const AttentionFamily<PrefillInstance> kPrefillFamily;  // prefill_mma_kernel and prefill_simple_kernel
 
-// Multiprocessors of the current device, or 0 if it does not run the kernels with wgmma.
+// Returns the number of multiprocessors of the current device, or 0 if it does not run the kernels with wgmma.
 int64_t wgmma_multiprocessors();
 
 // Returns the first instance of a family's tables that fits, or null.

@@ -10,7 +10,7 @@
 
 namespace prologue::cuda {
 
-// What K and V hold. Kernels of one format know no zero points; those of any formats serve the same calls, with more work.
+// Says what K and V hold. Kernels of one format know no zero points; those of any formats serve the same calls, with more work.
 enum class PrefillCache {
   dtype,       // mma, wgmma: the type of q and out
   codes,       // mma: codes of one format; wgmma: each of K and V codes of any format

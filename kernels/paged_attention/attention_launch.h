@@ -21,7 +21,7 @@ inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // Returns how many query heads use the same kv head.
 inline int64_t group_of(const PagedAttentionParams& params) { return params.num_q_heads / params.kv.num_kv_heads; }
 
-// Query heads of a kv head times rows of a sequence.
+// Returns query heads of a kv head times rows of a sequence.
 inline int64_t max_packed_rows(const PagedAttentionParams& params) {
   return std::min(params.max_seqlen_q, params.num_tokens) * group_of(params);
 }
@@ -35,7 +35,7 @@ inline bool one_format(const PagedKvView& kv) {
   return kv.k.format.type == kv.v.format.type && kv.k.format.scaling == kv.v.format.scaling;
 }
 
-// Every head of q, out and the cache is whole groups, as the kernels load them: 16 bytes, or 8 codes of a quantised cache.
+// Whether every head of q, out and the cache consists of whole groups, as the kernels load them: 16 bytes, or 8 codes of a quantised cache.
 bool groups_are_whole(const PagedAttentionParams& params);
 
 AttentionArgs make_args(const PagedAttentionParams& params);

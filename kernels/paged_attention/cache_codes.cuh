@@ -10,7 +10,7 @@
 
 namespace prologue::cuda {
 
-// The element types of quantised caches.
+// These are the element types of quantised caches.
 template <DType kType>
 struct Code {};
 using Fp8E4M3 = Code<DType::fp8_e4m3>;
@@ -19,7 +19,7 @@ using Int8 = Code<DType::int8>;
 using Int4 = Code<DType::int4>;
 using UInt4 = Code<DType::uint4>;
 
-// Any type of a cache, known at run time only.
+// Stands for any type of a cache, known only at run time.
 struct AnyElement {};
 
 template <class C>
@@ -94,7 +94,7 @@ __device__ inline void expand_codes(DType type, uint2 codes, float* values) {
   }
 }
 
-// `count` of eight codes at element `offset`, the others are zeros. Whole ones exist in full or (count <= 0) not at all, and are
+// Loads `count` of eight codes at element `offset`; the others become zeros. Whole ones exist in full or (count <= 0) not at all, and are
 // aligned to their size.
 __device__ inline uint2 load_codes(const void* data, int64_t offset, int64_t count, bool whole, bool four_bits) {
   uint2 codes = {0, 0};

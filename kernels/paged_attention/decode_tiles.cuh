@@ -59,7 +59,7 @@ struct TileCursor {
     sequence = sequence_at(args, s);
     of_sequence = SequenceTiles(args, sequence, kRows, kTileKeys);
   }
-  // What lane `lane` of the warp has of its sequence.
+  // Takes what lane `lane` of the warp has of its sequence.
   __device__ void of_lane(int lane) {
     const auto take = [&](auto& value) { value = __shfl_sync(0xffffffffu, value, lane); };
     s = lane;

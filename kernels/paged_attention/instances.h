@@ -18,7 +18,7 @@ struct AttentionInstance {
   std::function<Status(const PagedAttentionParams&, CUstream_st*)> launch;
 };
 
-// All instances that can run the call (which must be valid), whatever its num_tokens, num_seqs, max_seqlen_q and max_seq_len are.
+// Returns all instances that can run the call (which must be valid), whatever its num_tokens, num_seqs, max_seqlen_q and max_seq_len are.
 PROLOGUE_API std::vector<AttentionInstance> instances_of(const PagedAttentionParams& params);
 
 // Return the name of the instance that paged_attention() runs on a GPU that allows a block `shared_bytes` of shared memory: for the
@@ -33,7 +33,7 @@ PROLOGUE_API std::vector<std::string> paged_attention_instances();
 // Whether the current device is a Hopper GPU for which the library holds code.
 PROLOGUE_API bool runs_wgmma();
 
-// From now on paged_attention() may use the kernels of Hopper (so it is at first), or uses those of other GPUs everywhere.
+// Lets paged_attention() use the kernels of Hopper from now on (as it does at first), or only those of other GPUs.
 PROLOGUE_API void allow_wgmma(bool allowed);
 
 }  // namespace prologue::cuda

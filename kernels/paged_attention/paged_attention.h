@@ -151,8 +151,8 @@ struct PagedAttentionParams {
   uint64_t reserved[8] = {};        // zeros: docs/versioning.md
 };
 
-// Bytes of workspace that are enough for every call whose num_tokens, num_seqs, max_seqlen_q and max_seq_len are not larger than
-// these and whose other members, num_decode_seqs aside, are equal. 0 on the CPU and with batch_invariant.
+// Returns the bytes of workspace that are enough for every call whose num_tokens, num_seqs, max_seqlen_q and max_seq_len are not larger
+// than these and whose other members, num_decode_seqs aside, are equal. 0 on the CPU and with batch_invariant.
 PROLOGUE_API int64_t paged_attention_workspace_bytes(const PagedAttentionParams& params, Device device);
 
 // Makes all checks of paged_attention(), and runs nothing.

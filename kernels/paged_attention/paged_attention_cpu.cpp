@@ -80,7 +80,7 @@ Sequence sequence_at(const PagedAttentionParams& p, int64_t s) {
   return sequence;
 }
 
-// Zeros and a fault for the rows that are not valid: those of such a sequence, and those before the first sequence.
+// Writes zeros and records a fault for the rows that are not valid: those of such a sequence, and those before the first sequence.
 template <class T>
 void clear_bad_rows(const PagedAttentionParams& p, int64_t s, int64_t kv_head) {
   const bool valid = has_valid_rows(p, s);
@@ -177,7 +177,7 @@ class HeadReader {
   const CodeTable* table_;
 };
 
-// sums[row, 0 .. VECTORS * kWidth) += a[row, 0 .. count) b[0 .. count, ...)
+// Computes sums[row, 0 .. VECTORS * kWidth) += a[row, 0 .. count) b[0 .. count, ...)
 template <int ROWS, int VECTORS>
 void add_products(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t count, float* sums,
                   int64_t sums_stride) {
@@ -220,7 +220,7 @@ void add_products(int64_t rows, const float* a, int64_t a_stride, const float* b
   kByRows[rows - 1](a, a_stride, b, b_stride, count, sums, sums_stride, columns);
 }
 
-// columns[channel, row] of 8 rows and 8 channels: three rounds of exchanging halves, one per bit of the index.
+// Transposes 8 rows and 8 channels to columns[channel, row]: three rounds of exchanging halves, one per bit of the index.
 void transpose_8x8(const float* const* rows, int64_t channel, float* columns, int64_t column_stride) {
   using Vector = float __attribute__((vector_size(32)));
   Vector x[8], y[8];
@@ -279,7 +279,7 @@ class BlockAttention {
     return std::max({int64_t{0}, of_window, of_chunk});
   }
   int64_t logical_slot(int64_t position) const { return p_.ring_size > 0 ? position % p_.ring_size : position; }
-  // How many positions, from this one on, are adjacent in a page.
+  // Returns how many positions, from this one on, are adjacent in a page.
   int64_t run_length(int64_t at) const {
     const int64_t in_page = p_.kv.page_size - at % p_.kv.page_size;
     return p_.ring_size > 0 ? std::min(in_page, p_.ring_size - at) : in_page;
@@ -363,7 +363,7 @@ class BlockAttention {
     for (int64_t r = 0; r < rows; ++r) store(begin + r, r);
   }
 
-  // Where keys [first, last) of the tile at `position` are.
+  // Finds where keys [first, last) of the tile at `position` are.
   void find_keys(int64_t position, int64_t first, int64_t last) {
     int64_t at = logical_slot(position + first), left = run_length(at);
     for (int64_t key = first; key < last; ++key) {
@@ -381,7 +381,7 @@ class BlockAttention {
     for (int64_t r = 0; r < rows; ++r) widen(q_row(begin + r) + channel, count, q_ + r * kChunk);
   }
 
-  // Channels of keys [first, last) as [channel, key], with zeros round them.
+  // Gathers channels of keys [first, last) as [channel, key], with zeros around them.
   void gather_keys(int64_t first, int64_t last, int64_t channel, int64_t count) {
     if (first > 0 || last < kTileKeys) std::fill_n(tile_, count * kTileKeys, 0.0f);
     const int64_t whole_channels = count / 8 * 8;
@@ -401,7 +401,7 @@ class BlockAttention {
     }
   }
 
-  // Channels of values [first, last) as [key, channel], with zeros up to `columns`.
+  // Gathers channels of values [first, last) as [key, channel], with zeros up to `columns`.
   void gather_values(int64_t first, int64_t last, int64_t channel, int64_t count, int64_t columns) {
     for (int64_t key = first; key < last; ++key) {
       float* row = tile_ + key * kChunk;
@@ -410,7 +410,7 @@ class BlockAttention {
     }
   }
 
-  // Scores times scale, capped, -infinity for keys outside [first, end); returns the largest.
+  // Multiplies scores by the scale and caps them; keys outside [first, end) get -infinity. Returns the largest score.
   float scale_and_hide(int64_t r, int64_t first, int64_t end) {
     float* scores = scores_ + r * kTileKeys;
     const float scale = p_.scale;
@@ -431,10 +431,10 @@ class BlockAttention {
     return lanes[0];
   }
 
-  // What scores are relative to. As long as all of them are -infinity, their probabilities are 0.
+  // Returns the number that scores are relative to. As long as all of them are -infinity, their probabilities are 0.
   static float shift_of(float maximum) { return maximum == -kInfinity ? 0.0f : maximum; }
 
-  // Scores become probabilities relative to the new maximum (0 for hidden keys); the sums so far are scaled to it.
+  // Converts scores to probabilities relative to the new maximum (0 for hidden keys), and scales the sums so far to it.
   void exponentiate(int64_t r) {
     float* __restrict sums = probability_sums_ + r * kSumLanes;
     if (const float correction = correction_[r]; correction != 1.0f) {

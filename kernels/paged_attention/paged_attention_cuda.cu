@@ -17,8 +17,8 @@ namespace {
 
 constexpr int64_t kDecodeMaxRows = 4;  // query rows of a sequence up to which a decode kernel takes the launch
 
-// What decode runs: the first num_seqs sequences of the call (all, some or none), as a call of their own, so that they get the
-// same bits in any batch. Prefill runs the others.
+// Returns what decode runs: the first num_seqs sequences of the call (all, some or none), as a call of their own, so that they get the same
+// bits in any batch. Prefill runs the others.
 PagedAttentionParams decode_part(const PagedAttentionParams& params) {
   PagedAttentionParams p = params;
   if (p.max_seqlen_q > kDecodeMaxRows || p.num_decode_seqs == p.num_seqs) {

@@ -11,7 +11,7 @@ namespace prologue::cuda {
 
 // Lane t of four neighbours has word t of four chunks; afterwards it has the four words of chunk t.
 __device__ inline void transpose_of_four(uint32_t (&words)[4], int t) {
-  // Of two words the upper lane gives the first for the lower lane's second.
+  // The upper lane gives the first of two words for the lower lane's second.
   const auto exchange = [&](uint32_t& x, uint32_t& y, int distance) {
     const bool upper = (t & distance) != 0;
     const uint32_t other = __shfl_xor_sync(0xffffffffu, upper ? x : y, distance);

@@ -9,7 +9,7 @@
 
 namespace prologue::cuda {
 
-// All instances that can run the call (which must be valid), whatever its number of tokens is. rotary() uses the first one whose
+// Returns all instances that can run the call (which must be valid), whatever its number of tokens is. rotary() uses the first one whose
 // max_tokens is at least batch * seq_len.
 PROLOGUE_API std::vector<KernelInstance<RotaryParams>> instances_of(const RotaryParams& params);
 

@@ -9,7 +9,7 @@
 
 namespace prologue::cuda {
 
-// Strides in bytes; the host makes sure that they, and head * stride for every head, fit 32 bits.
+// Strides are in bytes; the host makes sure that they, and head * stride for every head, fit 32 bits.
 struct LeanRotaryTensor {
   const char* x = nullptr;
   char* y = nullptr;
@@ -56,7 +56,7 @@ struct LeanRotaryArgs {
   uint8_t* token_faults = nullptr;
 };
 
-// V neighbours of a table, in 16 bytes at a time.
+// Loads V neighbours of a table, 16 bytes at a time.
 template <class A, class Stored, int V>
 __device__ inline void load_table(const char* from, A* values) {
   constexpr int kSize = static_cast<int>(sizeof(Stored)), kEach = V * kSize > 16 ? 16 / kSize : V;

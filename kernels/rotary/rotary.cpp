@@ -212,7 +212,7 @@ bool has_pointers(const RotaryParams& p) {
   return false;
 }
 
-// For the checks of a plan without pointers: placeholder addresses 2^60 bytes apart, the largest extent of an array.
+// Used by the checks of a plan without pointers: placeholder addresses 2^60 bytes apart, the largest extent of an array.
 RotaryParams with_stand_ins(RotaryParams p) {
   uintptr_t next = 0;
   const auto stand_in = [&](auto*& pointer) {
@@ -334,8 +334,8 @@ Status check_run(const RotaryParams& a, const RotaryParams& b) {
 
 }  // namespace
 
-// Rounded once, whatever the exponent's rounding would add. Each thread keeps the last ones: a model's calls have one theta, and the powers
-// take longer than the launch.
+// The power is rounded once, whatever the exponent's rounding would add. Each thread keeps the last ones: a model's calls have one theta,
+// and the powers take longer than the launch.
 void compute_frequencies(const RotaryParams& params, RotaryFrequencies& frequencies) {
   if (params.rope.rotary_dim == 0 || params.rope.source != RopeSource::theta) return;
   struct Last {

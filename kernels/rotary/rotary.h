@@ -57,7 +57,7 @@ struct RotaryStrides {
   int64_t channel = 1;
 };
 
-// Strides of dense tensors.
+// These are the strides of dense tensors.
 constexpr RotaryStrides batch_major_strides(int64_t seq_len, int64_t num_heads, int64_t head_dim) {  // [b, s, h, d]
   return {seq_len * num_heads * head_dim, num_heads * head_dim, head_dim, 1};
 }

@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kSerialElements = 1 << 13;  // below this, starting threads costs more than the work
 constexpr int64_t kBlock = 512;               // channels that are float32 at a time
 
-// Channels begin, begin + 1, ... of group `row` % groups of token `row` / groups.
+// Computes channels begin, begin + 1, ... of group `row` % groups of token `row` / groups.
 template <class T, Activation KIND>
 void activate_block(const ActivationParams& p, int64_t row, int64_t begin) {
   const int64_t columns = (p.gated ? 2 : 1) * p.width;

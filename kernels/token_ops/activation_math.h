@@ -1,4 +1,4 @@
-// The activations, written once for all backends. activation.h has the formulas.
+// This file has the activations, written once for all backends. activation.h has the formulas.
 #pragma once
 
 #include <prologue/kernels/base/shared/erf.h>

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kSerialElements = 1 << 15;  // below this, starting threads costs more than the copy
 
-// out = row `index` of a packed table.
+// Sets `out` to row `index` of a packed table.
 template <class T>
 void copy_packed_row(const EmbeddingParams& p, int64_t index, T* out) {
   const int64_t elements = weight_block_elements(p.table_format);

@@ -3,7 +3,7 @@
 
 namespace prologue::cpu {
 
-// A few thousand floats a step: one thread.
+// A step has only a few thousand floats: one thread.
 Status gather_cos_sin(const GatherCosSinParams& p, const Execution&) {
   for (int64_t t = 0; t < p.num_tokens; ++t) {
     const bool identity = gathers_identity(p, t);

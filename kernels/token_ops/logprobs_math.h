@@ -1,4 +1,4 @@
-// What every backend of `logprobs` computes for one token, written once, so that all have the same bits.
+// This file has what every backend of `logprobs` computes for one token. It is written once, so that all have the same bits.
 #pragma once
 
 #include <cmath>
@@ -20,7 +20,7 @@ PROLOGUE_HOST_DEVICE inline uint64_t logprob_mass(float logit, float largest) {
   return probability_mass(scaled_logit(ranked_logit(logit), largest, 1.0f));
 }
 
-// log(mass * 2^-40) for mass >= 2^40, within 2^-48: 2^n m with m in [sqrt(1/2), sqrt(2)], and log(m) = 2 atanh((m - 1) / (m + 1)).
+// Returns log(mass * 2^-40) for mass >= 2^40, within 2^-48: 2^n m with m in [sqrt(1/2), sqrt(2)], and log(m) = 2 atanh((m - 1) / (m + 1)).
 PROLOGUE_HOST_DEVICE inline double log_of_mass(uint64_t mass) {
   constexpr uint64_t kRootHalf = 0x3fe6a09e667f3bcd;
   const double x = static_cast<double>(mass) * 0x1p-40;

@@ -65,7 +65,7 @@ __global__ void norm_kernel(const __grid_constant__ NormParams p, bool whole) {
 
   Group<T> held[kHeldGroups];
   const int64_t first_not_held = threadIdx.x + static_cast<int64_t>(kHeldGroups) * blockDim.x;
-  // work(group, r) for each group of this thread; `r` is what is held of it, or read(group).
+  // Calls work(group, r) for each group of this thread; `r` is what is held of it, or read(group).
   const auto for_each_group = [&](const auto& read, const auto& work) {
 #pragma unroll
     for (int k = 0; k < kHeldGroups; ++k) {

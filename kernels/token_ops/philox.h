@@ -1,5 +1,5 @@
 // This file has Philox4x32-10, the counter-based random number generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
-// (SC 2011): a pure function of a 64-bit key and a 128-bit counter. Written once for host and device.
+// (SC 2011): a pure function of a 64-bit key and a 128-bit counter. It is written once for host and device.
 #pragma once
 
 #include <cstdint>

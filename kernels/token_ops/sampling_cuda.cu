@@ -72,7 +72,7 @@ struct Shared {
   uint32_t mass_high[kBins];
 };
 
-// The block's logits and its filters so far: tokens whose rank key is at least `lowest` are kept.
+// Holds the block's logits and its filters so far: tokens whose rank key is at least `lowest` are kept.
 struct Row {
   Parts parts;
   const float* logits;

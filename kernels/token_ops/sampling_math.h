@@ -1,6 +1,6 @@
 // This file has what every backend of `sample` computes for one token: its adjusted logit, its rank, its part of the probability, its
-// random number and its score. Written once, so that all backends choose the same token from the same logits. Values outside their range
-// have the meaning that sampling.h states.
+// random number and its score. It is written once, so that all backends choose the same token from the same logits. Values outside their
+// range have the meaning that sampling.h states.
 #pragma once
 
 #include <cmath>
@@ -49,7 +49,7 @@ PROLOGUE_HOST_DEVICE inline float adjusted_logit(const Adjustments& a, int32_t t
   return x;
 }
 
-// The entry of counts after the token was generated once more.
+// Returns the entry of counts after the token was generated once more.
 PROLOGUE_HOST_DEVICE inline int32_t counted(int32_t count) {
   const int32_t before = count < 0 ? 0 : count;
   return before > INT32_MAX - 2 ? before : before + 2;

@@ -1,4 +1,4 @@
-// One element of scale_logits, written once for all backends.
+// This file has one element of scale_logits, written once for all backends.
 #pragma once
 
 #include <prologue/kernels/base/shared/rotation.h>

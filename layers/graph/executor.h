@@ -18,7 +18,7 @@
 
 namespace prologue {
 
-// The sizes of the largest step that an executor can run.
+// These are the sizes of the largest step that an executor can run.
 struct StepLimits {
   int64_t max_tokens = 0;
   int64_t max_logit_rows = 0;
@@ -42,7 +42,7 @@ class PROLOGUE_API GraphExecutor {
   // take_fault.
   Status run(const StepInputs& step, const Execution& execution);
 
-  // The same, and measures the time of each node; node_seconds() returns the times. Synchronises.
+  // Does the same, and measures the time of each node; node_seconds() returns the times. Synchronises.
   Status run_profiled(const StepInputs& step, const Execution& execution);
   const std::vector<double>& node_seconds() const { return node_seconds_; }
 
@@ -59,12 +59,12 @@ class PROLOGUE_API GraphExecutor {
   const MemoryPlan& plan() const { return plan_; }
 
  private:
-  // A node's operation, ready to run.
+  // Holds a node's operation, ready to run.
   struct Operation {
     Parameters parameters;
     const void* kernel = nullptr;  // of an attention prologue: the one that was chosen for it
   };
-  // 8 bytes of each step's StepInputs that become a member of an operation's parameters.
+  // Says which 8 bytes of each step's StepInputs become a member of an operation's parameters.
   struct Patch {
     void* member;
     int32_t from;  // offset in StepInputs

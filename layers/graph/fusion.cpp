@@ -204,7 +204,7 @@ Node fused_node(const Graph& graph, const Chain& chain, Rounding rounding) {
   return node;
 }
 
-// True if only the chain's nodes read the values that fusion removes, and q is read only after the fused node.
+// Returns true if only the chain's nodes read the values that fusion removes, and q is read only after the fused node.
 bool keeps_to_itself(const Graph& graph, const Uses& uses, const Chain& chain, Value q) {
   const auto in_chain = [&](int node) {
     return node == chain.kv_write || std::find(chain.removed.begin(), chain.removed.end(), node) != chain.removed.end();

@@ -68,7 +68,7 @@ void Node::weight(const void*& member, const Weight& of) {
 
 namespace {
 
-// Of bindings to values, each value once.
+// Returns the values of bindings, each value once.
 std::vector<Value> values_of(const std::vector<Binding>& bindings, Binding::To to) {
   std::vector<Value> values;
   for (const Binding& each : bindings) {
@@ -239,7 +239,7 @@ void GraphBuilder::set_rope(Node& node, Rope& member, const GraphRope& rope) {
   check_rope(node, rope);
 }
 
-// A rope that rotates nothing (rotary_dim 0), although it has frequencies.
+// Whether a rope rotates nothing (rotary_dim 0), although it has frequencies.
 void GraphBuilder::check_rope(const Node& node, const GraphRope& rope) {
   const char* const given = given_without_rotation(rope.rope);
   if (rope || given == nullptr) return;

@@ -74,7 +74,7 @@ struct Weight {
   explicit operator bool() const { return data != nullptr; }
 };
 
-// How the heads of Q and K are rotated; by default they are not. Rows of cos and sin come from a table, from a value that
+// Says how the heads of Q and K are rotated; by default they are not. Rows of cos and sin come from a table, from a value that
 // gather_cos_sin has made of the table once per step for all layers, or (no table) from what `rope` says.
 struct GraphRope {
   const RopeTable* table = nullptr;  // gives style, rotary_dim and rows; it may grow until an executor is made
@@ -95,7 +95,7 @@ struct Norm {
   float eps = 1e-5f;
 };
 
-// What an activation does to each row, or to each of `groups` equal parts of a row.
+// Says what an activation does to each row, or to each of `groups` equal parts of a row.
 struct ActivationOptions {
   Activation kind = Activation::silu;
   bool gated = true;                   // a part is gate, then up
@@ -110,7 +110,7 @@ struct HeadsNorm {
   Weight bias = {};    // as the weight; layer norms only
 };
 
-// How paged_attention attends; the defaults of its options change nothing.
+// Says how paged_attention attends; the defaults of its options change nothing.
 struct AttentionOptions {
   float scale = 0.0f;  // of the scores
   float soft_cap = 0.0f;
@@ -125,7 +125,7 @@ using Parameters = std::variant<EmbeddingParams, NormParams, GemmParams, AddBias
                                 PagedAttentionParams, ActivationParams, AddParams, ScaleLogitsParams, MoeRouteParams,
                                 MoeGemmParams, MoeCombineParams, QkvPrologueParams, ProjectionParams>;
 
-// What a member of a node's parameters will be when the graph runs.
+// Says what a member of a node's parameters will be when the graph runs.
 struct Binding {
   enum class To : int32_t {
     read,          // a value: its first row
@@ -204,7 +204,7 @@ struct PROLOGUE_API Node {
     for (const Binding& each : from.bindings_within(&of, sizeof of)) bind(reinterpret_cast<char*>(&member) + each.member, each);
   }
 
-  // What a member is bound to, or null.
+  // Returns what a member is bound to, or null.
   const Binding* binding_of(const void* member) const;
   // Returns the bindings of the members of a member; their offsets are from its beginning.
   std::vector<Binding> bindings_within(const void* member, size_t size) const;

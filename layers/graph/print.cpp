@@ -67,7 +67,7 @@ std::string writes_text(const Graph& graph, const Node& node) {
 // print() looks for numbers of tokens at which something changes, up to this one.
 constexpr int64_t kMostTokensToNote = 64;
 
-// What a node does beyond its operation, " (window 4096, sinks)".
+// Returns what a node does beyond its operation, " (window 4096, sinks)".
 std::string options_text(const Graph& graph, size_t n) {
   const Node& node = graph.nodes[n];
   std::string text;
@@ -117,7 +117,7 @@ LayerRow without_layer_number(Row row) {
   return {layer, std::move(row)};
 }
 
-// {0, 1, 2, 5} -> "0-2,5"
+// Returns "0-2,5" for {0, 1, 2, 5}.
 std::string ranges(const std::vector<int64_t>& numbers) {
   std::string text;
   for (size_t i = 0; i < numbers.size(); ++i) {

@@ -240,7 +240,7 @@ std::optional<Node> qkv_node(const Graph& graph, const Step<NormParams>& norm, c
   return fused;
 }
 
-// What one node replaces: `linear`, and any of the others.
+// Says what one node replaces: `linear`, and any of the others.
 struct ProjectionChain {
   int norm = -1, linear = -1, last = -1;
   Node fused;
@@ -283,7 +283,7 @@ std::optional<ProjectionChain> match_projection(const Graph& graph, const Uses& 
   return chain;
 }
 
-// The projection of q, k and v and the prologue, or that of gate and up and the activation, whatever is before them.
+// Matches the projection of q, k and v and the prologue, or that of gate and up and the activation, whatever is before them.
 std::optional<ProjectionChain> match_of_prompt(const Graph& graph, const Uses& uses, int index) {
   const auto linear = step_as<GemmParams>(graph, index);
   if (!can_continue(linear)) return {};

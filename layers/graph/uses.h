@@ -8,7 +8,7 @@
 
 namespace prologue {
 
-// The nodes that write and read each value, as node indices. The readers of a view do not include readers of its base.
+// Holds the nodes that write and read each value, as node indices. The readers of a view do not include readers of its base.
 struct Uses {
   explicit Uses(const Graph& graph) : writer(graph.values.size(), -1), readers(graph.values.size()) {
     for (int n = 0; n < static_cast<int>(graph.nodes.size()); ++n) {

@@ -1,5 +1,5 @@
-// Rotations with more than one position per token (images, video). A token has one position on each axis; these functions assign an
-// axis to each pair of channels.
+// This file has rotations with more than one position per token (images, video). A token has one position on each axis; these functions
+// assign an axis to each pair of channels.
 //
 // The result is one axis number per pair, [rotary_dim / 2]; positions are then [axes, tokens].
 #pragma once

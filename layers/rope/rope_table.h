@@ -39,15 +39,15 @@ class PROLOGUE_API RopeTable {
   // work that reads the table is running, unless what reads it holds the memory. After an error the table is unchanged.
   Status reserve(int64_t max_position, const Execution& execution);
 
-  // Several sets of frequencies in one table, for schemes that depend on the length: a sequence whose set begins at row r has the rope
-  // positions r, r + 1, ... This makes new memory of num_rows rows, which are undefined until fill(); max_position() is then num_rows.
-  // Errors: as create().
+  // Makes this a table with several sets of frequencies, for schemes that depend on the length: a sequence whose set begins at row r has
+  // the rope positions r, r + 1, ... This makes new memory of num_rows rows, which are undefined until fill(); max_position() is then
+  // num_rows. Errors: as create().
   Status make_sets(int64_t num_rows, const Execution& execution);
-  // Rows [first_row, first_row + num_rows) become those of positions 0, 1, ... of a sequence of sequence_length tokens. In stream order,
-  // without new memory on the device: captured steps stay valid. Of a table that was made of frequencies, these. invalid_argument: the
+  // Makes rows [first_row, first_row + num_rows) those of positions 0, 1, ... of a sequence of sequence_length tokens. In stream order,
+  // without new memory on the device: captured steps stay valid. A table that was made of frequencies has these. invalid_argument: the
   // table has no such rows, or as rope_frequencies().
   Status fill(int64_t first_row, int64_t num_rows, int64_t sequence_length, const Execution& execution);
-  // rope_length_class() of the table's scheme; 0 for a table that was made of frequencies.
+  // Returns rope_length_class() of the table's scheme; 0 for a table that was made of frequencies.
   int64_t length_class(int64_t sequence_length) const { return config_ ? rope_length_class(*config_, sequence_length) : 0; }
   // Whether every length beyond the original one has frequencies of its own (dynamic NTK).
   bool has_many_lengths() const { return config_ && std::holds_alternative<DynamicNtkRope>(config_->scaling); }

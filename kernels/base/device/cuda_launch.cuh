@@ -35,8 +35,9 @@ inline bool device_is_hopper_or_later() {
   return false;
 }
 
-// Of a launch in clusters of so many neighbouring blocks, if they are several. If it overlaps, and the device can, it has a programmatic edge
-// from the kernel before it in the stream: it may start while that one runs, and waits for it (instructions.cuh: wait_for_previous_kernels).
+// Makes the attributes of a launch in clusters of so many neighbouring blocks, if there are several. If it overlaps, and the device can, it
+// has a programmatic edge from the kernel before it in the stream: it may start while that one runs, and waits for it (instructions.cuh:
+// wait_for_previous_kernels).
 class LaunchAttributes {
  public:
   LaunchAttributes(int cluster_blocks, bool overlaps) {

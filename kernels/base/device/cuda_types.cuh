@@ -1,4 +1,4 @@
-// The 16-bit floats on the device, faults, and 16-byte vector access.
+// This file has the 16-bit floats on the device, faults, and 16-byte vector access.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -50,7 +50,7 @@ __device__ inline void store_element(DType type, void* data, int64_t i, float va
   }
 }
 
-// N elements that are loaded and stored with one instruction where N * sizeof(T) is 4, 8 or 16 and the address is aligned so.
+// Holds N elements that are loaded and stored with one instruction where N * sizeof(T) is 4, 8 or 16 and the address is aligned so.
 template <class T, int N>
 struct alignas(N * sizeof(T)) Vec {
   T values[N];

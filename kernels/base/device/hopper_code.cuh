@@ -1,4 +1,4 @@
-// Which devices run the library's code for sm_90a. Host code.
+// This file says which devices run the library's code for sm_90a. Host code.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,8 +10,9 @@
 
 namespace prologue::cuda {
 
-// Multiprocessors of the current device, or 0 if the kernel would be empty there: code for other devices takes fewer registers, or admits
-// fewer threads. `kernel_of()` names the kernel; each such function has an answer of its own for each device, found once.
+// Returns the number of multiprocessors of the current device, or 0 if the kernel would be empty there: code for other devices takes fewer
+// registers, or admits fewer threads. `kernel_of()` names the kernel; each such function has an answer of its own for each device, found
+// once.
 template <class KernelOf>
 int64_t hopper_multiprocessors(const KernelOf& kernel_of, int threads, int registers) {
   constexpr int kDevices = 64;

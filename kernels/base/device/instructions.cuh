@@ -78,7 +78,7 @@ __device__ inline float exp2_approximate(float x) {
 // Waits until the kernels before this one in the stream are done and what they wrote can be seen. A launch without a programmatic edge has
 // waited already.
 __device__ inline void wait_for_previous_kernels() { PROLOGUE_FROM_SM90(asm volatile("griddepcontrol.wait;" ::: "memory")); }
-// The next kernel may start as soon as all blocks have come here; it waits before it reads what this one writes.
+// Lets the next kernel start as soon as all blocks have come here; it waits before it reads what this one writes.
 __device__ inline void let_next_kernel_start() { PROLOGUE_FROM_SM90(asm volatile("griddepcontrol.launch_dependents;" ::: "memory")); }
 
 __device__ inline uint32_t cluster_rank() {
@@ -171,7 +171,7 @@ __device__ inline void load_matrices_transposed(uint32_t (&out)[4], const void* 
                : "r"(address));
 }
 
-// An 8 x 8 matrix of 16-bit elements, lane i with elements 2 * (i % 4) and the next of row i / 4, becomes its transpose.
+// Transposes an 8 x 8 matrix of 16-bit elements, of which lane i has elements 2 * (i % 4) and the next of row i / 4.
 __device__ inline uint32_t transpose_matrix(uint32_t pair) {
   uint32_t result;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(pair));

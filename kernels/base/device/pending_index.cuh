@@ -1,4 +1,4 @@
-// Entries of index arrays that kernels start to load first and use last, and their offsets.
+// This file loads entries of index arrays, which kernels start to load first and use last, and their offsets.
 #pragma once
 
 #include <cstdint>

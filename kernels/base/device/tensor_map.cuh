@@ -1,4 +1,4 @@
-// Tensor maps, the descriptions from which TMA copies (hopper.cuh). Host code.
+// This file makes tensor maps, the descriptions from which TMA copies (hopper.cuh). Host code.
 #pragma once
 
 #include <cuda.h>
@@ -31,8 +31,8 @@ struct OuterDim {
   int64_t stride;
   int64_t box;
 };
-// False for addresses and strides that the driver does not take, or without such a driver.
-// `promotion`: how much of a row the L2 fetches from memory at a time.
+// Returns false for addresses and strides that the driver does not take, or without such a driver. `promotion`: how much of a row the L2
+// fetches from memory at a time.
 inline bool encode_map(CUtensorMap& map, const void* data, int64_t channels, std::initializer_list<OuterDim> outer,
                        CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B) {
   constexpr unsigned kMaxDims = 5;

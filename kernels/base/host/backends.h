@@ -1,4 +1,4 @@
-// The CUDA side of memory, events, streams and graphs (memory.h, event.h, gpu.h, captured_graph.h say what it does). Internal.
+// This is the CUDA side of memory, events, streams and graphs (memory.h, event.h, gpu.h, captured_graph.h say what it does). Internal.
 #pragma once
 
 #include <cstdint>

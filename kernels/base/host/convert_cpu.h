@@ -1,5 +1,5 @@
-// Conversion of rows of floats on the CPU. Widening to float32 is exact; narrowing rounds once to nearest even. Eight elements at
-// a time, because compilers do not vectorise the float16 conversion automatically.
+// This file converts rows of floats on the CPU. Widening to float32 is exact; narrowing rounds once to nearest even. Eight elements at a
+// time, because compilers do not vectorise the float16 conversion automatically.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// One SIMD register of floats: the widest that the compiler was told it may use (AVX-512, AVX2 with FMA, or the 16-byte vectors
+// This is one SIMD register of floats: the widest that the compiler was told it may use (AVX-512, AVX2 with FMA, or the 16-byte vectors
 // that GCC and Clang have for every processor). Loads widen 16-bit floats; addresses need only the alignment of their type.
 #pragma once
 
@@ -117,7 +117,7 @@ inline Lanes sum_like_lanes(const Lanes (&a)[Lanes::kWidth]) { return (a[0] + a[
 
 #endif
 
-// The first `count` < kWidth elements at p, then zeros; reads nothing beyond them.
+// Loads the first `count` < kWidth elements at p, then zeros; reads nothing beyond them.
 template <class T>
 Lanes load_partial(const T* p, int64_t count) {
   T padded[Lanes::kWidth] = {};

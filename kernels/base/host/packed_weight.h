@@ -9,7 +9,7 @@ namespace prologue {
 
 inline constexpr int64_t kMaxBlockElements = 256;
 
-// out[weight_block_elements(format)] = a block of a row of `packed`, which has `cols` columns: each value in float32 as the format's
+// Sets out[weight_block_elements(format)] to a block of a row of `packed`, which has `cols` columns: each value in float32 as the format's
 // reference computes it.
 void unpack_block(WeightFormat format, const void* packed, int64_t cols, int64_t row, int64_t block, float* out);
 

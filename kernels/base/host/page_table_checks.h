@@ -1,4 +1,4 @@
-// The checks of a PageTable.
+// This file has the checks of a PageTable.
 #pragma once
 
 #include <cstdint>

@@ -46,7 +46,7 @@ class PlanChecks {
     }
   }
 
-  // Not inlined, to keep the comparisons short: every run makes all of them.
+  // It is not inlined, to keep the comparisons short: every run makes all of them.
   template <class T>
   [[gnu::noinline, gnu::cold]] void differ(const char* name, const char* member, const T& of_plan, const T& given) {
     if (!status_.ok()) return;

@@ -1,4 +1,4 @@
-// The largest sizes of operations over rows. Together they keep every size in bytes within 64 bits. Internal.
+// These are the largest sizes of operations over rows. Together they keep every size in bytes within 64 bits. Internal.
 #pragma once
 
 #include <cstdint>

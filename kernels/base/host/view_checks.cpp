@@ -26,7 +26,7 @@ int64_t extent(const Region& region) {
   return bytes;
 }
 
-// The dimensions of a region that repeat anything, the widest stride first; the others have a count of 1.
+// Returns the dimensions of a region that repeat anything, the widest stride first; the others have a count of 1.
 struct Nest {
   static constexpr int kDims = Region::kDims + 1;  // one that repeats nothing ends it
   int64_t counts[kDims] = {1, 1, 1, 1, 1};
@@ -50,7 +50,7 @@ struct Nest {
   }
 };
 
-// True if b, starting `distance` bytes after a, certainly does not overlap a. Rows of one buffer (columns of packed QKV, K beside
+// Returns true if b, starting `distance` bytes after a, certainly does not overlap a. Rows of one buffer (columns of packed QKV, K beside
 // V, scales after their data) repeat with the same stride: then what is within one stride is compared.
 bool apart(const Nest& a, const Nest& b, int64_t distance, int level) {
   if (distance >= a.extents[level] || -distance >= b.extents[level]) return true;

@@ -1,4 +1,4 @@
-// Checks of pointers, strides and aliasing, shared by the operations over strided heads. All sizes here are in bytes.
+// This file checks pointers, strides and aliasing for all operations over strided heads. All sizes here are in bytes.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace prologue {
 
-// Rows of `width` bytes, repeated over three dimensions: counts[i] times at stride strides[i] (outermost first).
+// Describes rows of `width` bytes, repeated over three dimensions: counts[i] times at stride strides[i] (outermost first).
 struct Region {
   const char* name = "";
   const void* data = nullptr;
@@ -54,9 +54,9 @@ Status check_dtype(const char* operation, const char* name, DType dtype);
 Status check_device(const char* operation, Device device);
 Status check_finite(const char* operation, const char* name, float value);
 Status check_positive(const char* operation, const char* name, float value);
-// Not null, aligned to its elements, strides not negative, offsets within 64 bits.
+// Checks that a region is not null and aligned to its elements, its strides are not negative, and its offsets are within 64 bits.
 Status check_readable(const char* operation, const Region& region);
-// The same checks, and no row overlaps another.
+// Makes the same checks, and checks that no row overlaps another.
 Status check_writable(const char* operation, const Region& region);
 Status check_apart(const char* operation, const Region& written, const Region& other);
 
@@ -94,9 +94,9 @@ class PROLOGUE_API RegionChecks {
 // Returns true if both are the same rows in the same order, that is, "in place".
 bool same_region(const Region& a, const Region& b);
 
-// head_dim even, 2..kMaxHeadDim; rotary_dim even, 0..head_dim.
+// Checks that head_dim is even and in 2..kMaxHeadDim; rotary_dim even, 0..head_dim.
 Status check_head_and_rotary_dim(const char* operation, int64_t head_dim, RopeStyle style, int64_t rotary_dim);
-// What of a rope is given that only a rotation needs, by its name; null: nothing.
+// Returns the name of a member of a rope that is given although only a rotation needs it; null: nothing.
 PROLOGUE_API const char* given_without_rotation(const Rope& rope);
 // Checks that cache.v.head_dim is even and in 0..kMaxHeadDim.
 Status check_v_head_dim(const char* operation, const PagedKvView& cache);

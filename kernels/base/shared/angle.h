@@ -55,7 +55,7 @@ PROLOGUE_HOST_DEVICE inline CosSin cos_sin_of(int32_t position, float inv_freq) 
   const float r = add_rounded(sum, rest);
   const float r_low = add_rounded(add_rounded(sum, -r), rest);
 
-  // Minimax polynomials of (sin(r) / r - 1) / r^2 and (cos(r) - 1 + r^2 / 2) / r^4 on [-0.87, 0.87].
+  // These are minimax polynomials of (sin(r) / r - 1) / r^2 and (cos(r) - 1 + r^2 / 2) / r^4 on [-0.87, 0.87].
   const float z = multiply_rounded(r, r);
   float sin_tail = fused_multiply_add(2.7180656e-06f, z, -0.00019839492f);
   sin_tail = fused_multiply_add(sin_tail, z, 0.008333331f);

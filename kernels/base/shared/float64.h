@@ -52,7 +52,7 @@ PROLOGUE_HOST_DEVICE inline CosSin64 cos_sin_of_product(double x, double y) {
   const double r = add_rounded(sum, rest);
   const double r_low = add_rounded(add_rounded(sum, -r), rest);
 
-  // Taylor series of (sin(r) / r - 1) / r^2 and (cos(r) - 1 + r^2 / 2) / r^4: the omitted terms are below 2^-60.
+  // These are the Taylor series of (sin(r) / r - 1) / r^2 and (cos(r) - 1 + r^2 / 2) / r^4: the omitted terms are below 2^-60.
   const double z = multiply_rounded(r, r);
   double sin_tail = fused_multiply_add(1.0 / 355687428096000.0, z, -1.0 / 1307674368000.0);
   sin_tail = fused_multiply_add(sin_tail, z, 1.0 / 6227020800.0);

@@ -1,5 +1,5 @@
-// The order of a sum over the channels of a head, the same on the CPU (steps/head_steps_cpu.h) and on the device (steps/head_lanes.cuh),
-// whatever the layout, the vectors and the threads are, so that fused and unfused, CPU and GPU, give the same bits:
+// This file has the order of a sum over the channels of a head. It is the same on the CPU (steps/head_steps_cpu.h) and on the device
+// (steps/head_lanes.cuh), whatever the layout, the vectors and the threads are, so that fused and unfused, CPU and GPU, give the same bits:
 //
 // 1. Neighbours, two channels, are one term each.
 // 2. Each half of the head is cut into pieces of 8 channels; the terms of a piece are summed as a binary tree of neighbours.
@@ -15,7 +15,7 @@ namespace prologue {
 
 inline constexpr int kSumPiece = 8;  // channels
 
-// What is summed. `pair` is the term of two neighbours.
+// Says what is summed. `pair` is the term of two neighbours.
 struct SumOfValues {
   PROLOGUE_HOST_DEVICE static float pair(float x, float y) { return add_rounded(x, y); }
 };

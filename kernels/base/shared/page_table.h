@@ -1,4 +1,4 @@
-// The pages of a sequence, whichever form a PageTable has. Whatever its arrays hold, nothing outside of them is read.
+// This file has the pages of a sequence, whichever form a PageTable has. Whatever its arrays hold, nothing outside of them is read.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What may be done for a token: the rules for padding and bad indices of attention_prologue.h, rotary.h and stages.h, once for
-// every operation and both backends. The caller loads the indices, in its own order and width, and says here what it found. The
+// This file decides what may be done for a token: the rules for padding and bad indices of attention_prologue.h, rotary.h and stages.h,
+// once for every operation and both backends. The caller loads the indices, in its own order and width, and says here what it found. The
 // rules are selections without branches, so that nothing waits for an index before its last use.
 #pragma once
 
@@ -21,7 +21,7 @@ struct Token {
   FaultCode fault = FaultCode::none;  // to be recorded
 };
 
-// What is true of a token's position on any axis.
+// Says what is true of a token's position on any axis.
 struct PositionFacts {
   bool padding = false;     // a given position is negative, or the token is after the last sequence
   bool impossible = false;  // a derived position is negative, or int64 cannot hold it
@@ -72,7 +72,7 @@ PROLOGUE_HOST_DEVICE inline SlotFacts given_slot(int64_t slot, int64_t num_slots
   return facts;
 }
 
-// Exact, whatever an array holds.
+// The sum is exact, whatever an array holds.
 __extension__ typedef __int128 ExactSum;
 
 // Returns the position, or -1 (a bad position) if it is negative or int64 cannot hold it.
@@ -92,7 +92,7 @@ PROLOGUE_HOST_DEVICE Position position_on_axis(const Position* positions, Axis a
 
 // ---- sequences and pages ----------------------------------------------------------------------------------------------------
 
-// The last s with begin(s) <= token, in [0, num_seqs).
+// Returns the last s with begin(s) <= token, in [0, num_seqs).
 template <class Begin>
 PROLOGUE_HOST_DEVICE int64_t sequence_of(int64_t token, int64_t num_seqs, const Begin& begin) {
   int64_t low = 0, high = num_seqs;

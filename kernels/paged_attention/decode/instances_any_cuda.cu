@@ -2,7 +2,7 @@
 
 namespace prologue::cuda {
 
-// K and V of formats of their own, known at run time: for what no other instance serves.
+// These read K and V in formats of their own, known at run time: for what no other instance serves.
 std::span<const DecodeInstance> decode_instances_of_any_formats() {
   static constexpr DecodeInstance kInstances[] = {
       decode_instance<AnyElement, 128, 4>(DType::unset),

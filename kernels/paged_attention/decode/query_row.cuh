@@ -24,7 +24,7 @@ __device__ inline void add_and_deal(float (&values)[kSize], int lane) {
   }
 }
 
-// A row of q as floats, whatever its type in memory is.
+// Holds a row of q as floats, whatever its type in memory is.
 template <int kChannels>
 class QueryRow {
  public:

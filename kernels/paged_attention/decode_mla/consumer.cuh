@@ -9,8 +9,8 @@
 
 namespace prologue::cuda {
 
-// Named barriers of the consumers, each its own; 0 is that of __syncthreads(). Where both meet is an mbarrier, and every thread arrives at an
-// mbarrier, not one of each warp: racecheck follows only that.
+// Each consumer has a named barrier; 0 is that of __syncthreads(). Where both meet is an mbarrier, and every thread arrives at an mbarrier,
+// not one of each warp: racecheck follows only that.
 inline constexpr int kMlaConsumerBarrier = 1;
 
 template <class T>
@@ -151,7 +151,7 @@ struct MlaConsumer {
     shared.k_empty[at.index].arrive();
   }
 
-  // Positions that no row needs, in boxes that have others: V is multiplied by 0, and must not be NaN.
+  // Clears positions that no row needs, in boxes that have others: their V is multiplied by 0, and must not be NaN.
   __device__ __forceinline__ void clear_unneeded_keys(const MlaWork& work, int first_key, unsigned char* stage) {
     const int low = min(max(0, work.first_key - first_key), kKeys);
     const int high = max(low, min(kKeys, work.key_limit - first_key));
@@ -317,7 +317,7 @@ struct MlaConsumer {
     }
   }
 
-  // By the last block to have stored its part.
+  // Adds up the parts in the block that is the last to have stored its own.
   __device__ __forceinline__ void add_up_parts(const MlaWork& work) {
     meet();
     if (thread == 0) shared.arrived = count_arrival(&args.counters[work.first_block]);

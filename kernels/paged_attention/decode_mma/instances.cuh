@@ -1,4 +1,4 @@
-// How an entry of the tables of decode_mma_kernel is made.
+// This file makes an entry of the tables of decode_mma_kernel.
 #pragma once
 
 #include <prologue/kernels/paged_attention/attention_instances.cuh>

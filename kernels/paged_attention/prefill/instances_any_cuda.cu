@@ -8,7 +8,7 @@ constexpr PrefillCache kAnyFormats = PrefillCache::any_formats;
 
 }  // namespace
 
-// K and V of formats of their own, and zero points. Tiles that fit every GPU, and no more sizes than needed.
+// These read K and V in formats of their own, and zero points. Tiles that fit every GPU, and no more sizes than needed.
 std::span<const PrefillInstance> prefill_mma_instances_of_any_formats() {
   static constexpr PrefillInstance kInstances[] = {
       mma_instance<__nv_bfloat16, 64, kAnyFormats>(DType::bf16),

@@ -8,7 +8,7 @@ constexpr PrefillCache kCodes = PrefillCache::codes;
 
 }  // namespace
 
-// Of one head_dim the larger tile comes first: it is taken where a block may have the shared memory for it, and where there are rows enough.
+// The larger tile of a head_dim comes first: it is taken where a block may have the shared memory for it, and where there are rows enough.
 std::span<const PrefillInstance> prefill_mma_instances() {
   static constexpr PrefillInstance kInstances[] = {
       mma_instance<__nv_bfloat16, 64, PrefillCache::dtype, 64, 2>(DType::bf16),

@@ -1,6 +1,7 @@
-// The producers of prefill_wgmma_kernel for quantised caches. Half of them work on K and half on V; each warp has 32 keys of every tile. A
-// thread copies codes from the cache to a buffer of its own in shared memory. When they are there, it converts them to numbers of T where
-// TMA would have copied those. As soon as a part of its codes is converted, the copy of a later one to the same buffer is issued.
+// This file has the producers of prefill_wgmma_kernel for quantised caches. Half of them work on K and half on V; each warp has 32 keys of
+// every tile. A thread copies codes from the cache to a buffer of its own in shared memory. When they are there, it converts them to
+// numbers of T where TMA would have copied those. As soon as a part of its codes is converted, the copy of a later one to the same buffer
+// is issued.
 //
 // K is stored without its scale, which multiplies the scores. V is stored with the scale of its token, or without the one of all tokens,
 // which multiplies the output. The zero point of K, times the sum of a row of q, is added to the score; that of V is added to the number.

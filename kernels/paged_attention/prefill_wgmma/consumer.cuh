@@ -136,7 +136,7 @@ struct WgmmaConsumer {
       multiply_wait<1>();
       take_scores();
       weigh(key_tile, rescale);
-      // Never true, which the assembler does not know: it would move the wait before the work on the scores.
+      // This is never true, which the assembler does not know: it would move the wait before the work on the scores.
       if (sum[0] + sum[1] < 0.0f) __trap();
       multiply_wait<0>();
       keep_in_order(out);

@@ -1,5 +1,5 @@
-// The producers of prefill_wgmma_kernel for caches of the type of q. They are two warps, since a tile of small pages has many boxes, which
-// one warp issues too slowly.
+// This file has the producers of prefill_wgmma_kernel for caches of the type of q. They are two warps, since a tile of small pages has many
+// boxes, which one warp issues too slowly.
 //
 // Positions that no row of the tile needs, bad pages and channels beyond the head are outside of the tensor for TMA, and arrive as zeros.
 // If a box has positions that are needed and others, the producer of V overwrites V of the others, so that 0 * NaN is not added.

@@ -95,7 +95,7 @@ bool code_groups_serve(const PagedAttentionParams& params) {
   return serves(params.kv.k, params.head_dim) && serves(params.kv.v, v_head_dim(params.kv));
 }
 
-// Scores are scaled after their maximum is found.
+// The scale must be positive, since scores are scaled after their maximum is found.
 bool serves(const PrefillWgmmaInstance& instance, const PagedAttentionParams& params) {
   if (instance.dtype != params.dtype || instance.head_dim < largest_head_dim(params) || !(params.scale > 0.0f)) return false;
   if (!groups_are_whole(params) || tile_rows_of(params) == 0) return false;
