@@ -1,4 +1,4 @@
-// What the engine keeps about its requests. Internal.
+// This file has what the engine keeps about its requests. Internal.
 #pragma once
 
 #include <chrono>

@@ -30,7 +30,8 @@ namespace prologue {
 struct EngineOptions {
   std::string model_path;        // for load()
   std::optional<Device> device;  // none: a usable GPU if there is one, else the CPU
-  // Of weights and activations. None: bfloat16 on CUDA; on the CPU float32, and matrices that are quantised in the file stay so.
+  // Weights and activations have this type. None: bfloat16 on CUDA; on the CPU float32, and matrices that are quantised in the file stay
+  // so.
   std::optional<DType> dtype;
   std::optional<DType> kv_type;  // of the KV cache; none: same as dtype. Quantised types have computed scales (KvFormat)
   std::optional<DType> v_type;   // of V in the KV cache; none: same as K
@@ -56,7 +57,7 @@ struct EngineOptions {
   std::function<void(double fraction)> on_load;
 };
 
-// Since the engine was loaded, or at the end of the last step. A sample counts on its own.
+// The numbers are those since the engine was loaded, or at the end of the last step. A sample counts on its own.
 struct EngineStats {
   int64_t waiting = 0;
   int64_t running = 0;
@@ -137,7 +138,7 @@ class Engine {
   DType v_type() const { return options_.v_type.value_or(k_type()); }
   // Returns what the model's files recommend. Requests are not changed: who makes one starts from these values (SamplingDefaults::over).
   const SamplingDefaults& default_sampling() const { return model_.sampling; }
-  // What is unusual about the model's files, one sentence each, for programs to print.
+  // Returns what is unusual about the model's files, one sentence each, for programs to print.
   const std::vector<std::string>& warnings() const { return model_.warnings; }
   double load_seconds() const { return load_seconds_; }
   // Returns the most tokens that one sequence can have, prompt and generated together: the context length of the model, or less if
@@ -155,9 +156,9 @@ class Engine {
   void cancel(RequestId request);
   // Runs one step. False: there was nothing to do.
   Result<bool> step();
-  // Steps until shutdown(); sleeps while there is nothing to do. Then cancels what is left.
+  // Runs steps until shutdown(); sleeps while there is nothing to do. Then cancels what is left.
   Status run();
-  // No more submissions; run() returns.
+  // Accepts no more submissions; run() returns.
   void shutdown();
   EngineStats stats() const;
 
@@ -169,7 +170,7 @@ class Engine {
   // reads K and V of every token from the KV cache, as it stores them. Logits that are not numbers give log probabilities that are NaN.
   Result<Score> score(std::span<const int32_t> prompt, std::span<const int32_t> tokens, const ScoreOptions& options = {});
 
-  // Times of the graph's nodes since the last call. Empty without EngineOptions::profile.
+  // Returns the times of the graph's nodes since the last call. Empty without EngineOptions::profile.
   ModelRunner::Profile take_profile();
 
   // Checks the bookkeeping of the KV cache (KvCache::check_integrity), between steps. For tests.
@@ -235,7 +236,7 @@ class Engine {
   double load_seconds_ = 0.0;
   int64_t process_ = 0;  // the process that loaded the engine
 
-  // Held by whoever runs a step.
+  // Whoever runs a step holds this.
   std::mutex stepping_;
   std::atomic<std::thread::id> stepper_;
   std::atomic<int> num_step_waiters_ = 0;

@@ -1,4 +1,5 @@
-// What happens in a step: requests -> scheduler -> step arrays -> graph and sampler -> requests. docs/engine.md has the picture.
+// This file has what happens in a step: requests -> scheduler -> step arrays -> graph and sampler -> requests. docs/engine.md has the
+// picture.
 #include <algorithm>
 
 #include <prologue/engine/active.h>
@@ -218,7 +219,7 @@ void Engine::process_sequence(const EnqueuedStep& step, size_t index, const Step
     return;
   }
   const Status status = catch_out_of_memory([&]() -> Status {
-    // Before the sample may end here. What led to logits that are not numbers is not shared.
+    // The prompt is shared first, since the sample may end here. What led to logits that are not numbers is not shared.
     const auto* const faults = results.row_faults.data() + sequence.first_row;
     const bool sound = std::all_of(faults, faults + sequence.num_rows, [](uint8_t code) { return code == 0; });
     if (sound && !sample.ended) PROLOGUE_RETURN_IF_ERROR(scheduler_->share(sample, sequence.num_computed));
@@ -298,7 +299,7 @@ void Engine::finish(Sample& sample, FinishReason reason, Status status) {
   });
   ++counts_.finished[static_cast<size_t>(completion.finish_reason)];
   deliver(sample, rest, completion.tokens.size(), true);
-  // Samples that wait for this one's prompt.
+  // Other samples may wait for this one's prompt.
   const std::vector<ScheduledSequence*> siblings = std::move(sample.siblings);
   for (ScheduledSequence* const sibling : siblings) finish(static_cast<Sample&>(*sibling), reason, completion.status);
   if (++active.num_ended < static_cast<int64_t>(active.samples.size())) return;

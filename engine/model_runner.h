@@ -65,7 +65,7 @@ KvStorageConfig storage_config(const Model& model, const LayerGroups& groups, co
 // Returns the longest sequence that fits in the cache by itself; 2^31 - 1 if all layers have windows that fit.
 int64_t longest_sequence(const LayerGroups& groups, const KvStorageConfig& storage);
 
-// Time spent in the graph's nodes, summed over steps and over layers (the names do not contain the layer).
+// Holds the time spent in the graph's nodes, summed over steps and over layers (the names do not contain the layer).
 struct NodeProfile {
   std::string name;
   std::string kind;
@@ -74,7 +74,7 @@ struct NodeProfile {
   double seconds = 0.0;
 };
 
-// What a step has computed. The views are valid until the next but one step is enqueued.
+// Holds what a step has computed. The views are valid until the next but one step is enqueued.
 struct StepResults {
   std::span<const int32_t> tokens;      // by row of logits
   std::span<const uint8_t> row_faults;  // FaultCode by row of logits

@@ -40,8 +40,8 @@ struct Request {
   // every axis. A generated token has on every axis the position after that of the token before it; the first one has the position after
   // the largest one of the prompt.
   std::vector<int32_t> positions;
-  // Of ropes whose frequencies depend on the sequence's length (dynamic NTK, LongRoPE): the length that they are computed for. It does not
-  // change while the sequence grows. 0: prompt and max_tokens together, or the context, if that is less.
+  // Used by ropes whose frequencies depend on the sequence's length (dynamic NTK, LongRoPE): the length that they are computed for. It does
+  // not change while the sequence grows. 0: prompt and max_tokens together, or the context, if that is less.
   int64_t rope_length = 0;
   // Requests with different salts use no pages of the KV cache together, so neither times nor Completion::cached_tokens tell one about
   // another.
@@ -61,7 +61,7 @@ enum class FinishReason {
 inline constexpr size_t kNumFinishReasons = 6;
 const char* finish_reason_name(FinishReason reason);  // the enumerator's name
 
-// Log softmax of the model's logits, before temperature, penalties, bias and filters.
+// This is the log softmax of the model's logits, before temperature, penalties, bias and filters.
 struct TokenLogprobs {
   float logprob = 0.0f;                           // of the token that was chosen
   std::vector<std::pair<int32_t, float>> top;     // the most likely tokens, in order, each with its log probability
@@ -77,13 +77,13 @@ struct Completion {
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;    // of the prompt, found in the cache
   int64_t num_preemptions = 0;  // how often its pages were taken away and computed again
-  // Its own times: from the submission until its first step, from there to its first token, and from there to its last token.
+  // These are its own times: from the submission until its first step, from there to its first token, and from there to its last token.
   double queue_seconds = 0.0;
   double prefill_seconds = 0.0;
   double decode_seconds = 0.0;
 };
 
-// What has become of one sample since the last call for it. Views are valid during the call.
+// Says what has become of one sample since the last call for it. Views are valid during the call.
 struct Output {
   RequestId request = 0;
   int64_t sample = 0;

@@ -1,7 +1,7 @@
-// Which rows of the rope tables each sequence uses. Ropes whose frequencies depend on the length of the sequence (dynamic NTK, LongRoPE)
-// have several sets of frequencies in one table: a sequence's rope position is its position plus the first row of its set. The length is
-// pinned when a sequence is admitted, because the keys in the cache were rotated with one set. Host bookkeeping only: ModelRunner makes
-// the rows before the step that needs them.
+// This file says which rows of the rope tables each sequence uses. Ropes whose frequencies depend on the length of the sequence (dynamic
+// NTK, LongRoPE) have several sets of frequencies in one table: a sequence's rope position is its position plus the first row of its set.
+// The length is pinned when a sequence is admitted, because the keys in the cache were rotated with one set. Host bookkeeping only:
+// ModelRunner makes the rows before the step that needs them.
 #pragma once
 
 #include <cstdint>

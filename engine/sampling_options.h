@@ -1,4 +1,4 @@
-// How the next token is chosen, and what a model's files say about it.
+// This file says how the next token is chosen, and what a model's files say about it.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace prologue {
 
-// How the next token is chosen; kernels/token_ops/sampling.h has the formulas. All defaults mean "off".
+// Says how the next token is chosen; kernels/token_ops/sampling.h has the formulas. All defaults mean "off".
 struct SamplingOptions {
   float temperature = 0.0f;                                // 0 = greedy
   int32_t top_k = 0;                                       // 0 = off

@@ -50,7 +50,7 @@ void Scheduler::make_way() {
   if (youngest.group->num_running > 1) preempt(youngest);
 }
 
-// What it has while it runs.
+// Gives back what a sequence has while it runs.
 void Scheduler::give_back(ScheduledSequence& sequence) {
   if (sequence.cache_id != ScheduledSequence::kNoSequence) (void)cache_->free(sequence.cache_id);
   sequence.cache_id = ScheduledSequence::kNoSequence;
@@ -80,7 +80,7 @@ Status Scheduler::share(ScheduledSequence& sequence, int64_t num_tokens) {
   return cache_->release_out_of_window(sequence.cache_id, known);
 }
 
-// Pages for every running sequence to go on for a while.
+// Whether there are pages for every running sequence to continue for a while.
 bool Scheduler::has_plenty() const {
   const int64_t plenty = num_running() * (cache_->pages_for(kTokensAhead) + 1);
   for (int64_t g = 0; g < cache_->num_groups(); ++g) {

@@ -91,13 +91,13 @@ class Scheduler {
   // host memory) running sequences may have room in the cache that no step fills, and samples that should start may be in no list: the
   // caller removes the requests of all running ones.
   Status plan(StepPlan& plan);
-  // The next plan does not continue the previous one (something else has run in between).
+  // Called if the next plan does not continue the previous one (something else has run in between).
   void restart() { last_rows_ = -1; }
 
-  // The host has read the token that a step sampled for this sequence.
+  // Called when the host has read the token that a step sampled for this sequence.
   void take_token(ScheduledSequence& sequence, int32_t token);
-  // The first `num_tokens` tokens of the sequence are computed and without fault: full pages may be shared, and those that no later token
-  // sees are given back.
+  // Called when the first `num_tokens` tokens of the sequence are computed and without fault: full pages may be shared, and those that no
+  // later token sees are given back.
   Status share(ScheduledSequence& sequence, int64_t num_tokens);
 
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }

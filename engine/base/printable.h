@@ -15,7 +15,7 @@ std::string escape_controls(std::string_view text, std::string_view keep = {});
 // Returns the text on one line, at most `max_bytes` long. The rest of a longer text is replaced by "... (N bytes)", where N is the length
 // of the whole text.
 std::string printable(std::string_view text, size_t max_bytes = 96);
-// The same in single quotes. (Not "quoted": with <iomanip>, a std::string would find std::quoted.)
+// Does the same, in single quotes. (Not "quoted": with <iomanip>, a std::string would find std::quoted.)
 std::string in_quotes(std::string_view text, size_t max_bytes = 96);
 // Returns a file's path for a message: printable, at most 1024 bytes.
 std::string printable_path(std::string_view path);

@@ -47,7 +47,7 @@ class Checkpoint {
 
   virtual Format format() const = 0;
   virtual const std::string& path() const = 0;  // as messages show it
-  // Which kind of model it is: general.architecture, or model_type (that of text_config, if there is one).
+  // Says which kind of model it is: general.architecture, or model_type (that of text_config, if there is one).
   virtual Result<std::string> architecture() const = 0;
 
   virtual bool has(std::string_view key) const = 0;

@@ -28,7 +28,7 @@ class ConfigReader {
   std::vector<double> numbers(std::string_view key);
   std::vector<std::string> texts(std::string_view key);
 
-  // What this library supports of a key: the value that the model must have, if it has one.
+  // Says what this library supports of a key: the value that the model must have, if it has one.
   void only(std::string_view key, bool value);
   void only(std::string_view key, int64_t value);
   void only(std::string_view key, int value) { only(key, int64_t{value}); }

@@ -9,7 +9,7 @@ namespace prologue {
 
 // Returns "'a', 'b' and 3 more": each name quoted and printable, at most 20 of them.
 std::string name_list(const std::vector<std::string>& names);
-// "[2, 3]"
+// Returns "[2, 3]".
 std::string shape_text(const std::vector<int64_t>& shape);
 
 }  // namespace prologue

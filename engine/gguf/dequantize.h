@@ -9,7 +9,7 @@
 
 namespace prologue {
 
-// out[num_rows, row_elements] = the values of `src`. Rows are contiguous in both arrays, without padding. `src` needs no alignment;
+// Sets out[num_rows, row_elements] to the values of `src`. Rows are contiguous in both arrays, without padding. `src` needs no alignment;
 // `out` needs the alignment of its element type. They must not overlap.
 //
 // Each value is computed in float32 exactly as the format's reference does (each product and sum is rounded once, no FMA), then

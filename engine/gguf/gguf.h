@@ -81,7 +81,7 @@ class GgufFile {
   // unsupported: an array has more than 2^22 values.
   template <class T>
   Result<T> get(std::string_view key) const;
-  // The same, but returns `fallback` if there is no such key. A value of a wrong type is still an error.
+  // Does the same, but returns `fallback` if there is no such key. A value of a wrong type is still an error.
   template <class T>
   Result<T> get_or(std::string_view key, T fallback) const {
     return has(key) ? get<T>(key) : Result<T>(std::move(fallback));

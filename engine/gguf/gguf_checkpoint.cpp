@@ -16,7 +16,7 @@ constexpr const char* kSplitCount = "split.count";
 constexpr const char* kSplitNumber = "split.no";  // from 0 on
 constexpr const char* kSplitTensors = "split.tensors.count";
 
-// How the name of a part ends; parts are counted from 1 there.
+// Returns how the name of a part ends; parts are counted from 1 there.
 std::string part_suffix(int64_t part, int64_t count) {
   char suffix[64];
   std::snprintf(suffix, sizeof suffix, "-%05lld-of-%05lld.gguf", static_cast<long long>(part), static_cast<long long>(count));

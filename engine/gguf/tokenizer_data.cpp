@@ -13,8 +13,8 @@ namespace {
 
 // ---- Byte-level BPE ----
 
-// A pre-tokenizer by its names in GGUF, as llama.cpp knows them. Its patterns split one after another; they are those of the models'
-// tokenizer.json.
+// Describes a pre-tokenizer and its names in GGUF, as llama.cpp knows them. Its patterns split one after another; they are those of the
+// models' tokenizer.json.
 struct NamedPreTokenizer {
   std::initializer_list<std::string_view> names;
   std::initializer_list<const char*> patterns;
@@ -225,7 +225,7 @@ class KnownTexts {
   std::unordered_map<std::string_view, int32_t> ids_;
 };
 
-// The chat templates, and the special tokens that they know by name.
+// Reads the chat templates, and the special tokens that they know by name.
 Status read_chat_templates(const GgufFile& file, TokenizerData& data) {
   PROLOGUE_ASSIGN_OR_RETURN(data.chat_template, file.get_or<std::string>("tokenizer.chat_template", {}));
   PROLOGUE_ASSIGN_OR_RETURN(const auto names, file.get_or<std::vector<std::string>>("tokenizer.chat_templates", {}));

@@ -25,7 +25,7 @@ struct Json {
   const T* get_if() const {
     return std::get_if<T>(&value);
   }
-  // Null if this is no object, or has no such member.
+  // Returns null if this is no object, or has no such member.
   const Json* find(std::string_view name) const;
   // Returns "a string", "an object", for messages.
   const char* kind() const;

@@ -21,7 +21,7 @@ namespace {
 constexpr uint64_t kMaxFileBytes = uint64_t{256} << 20;
 constexpr char kGpt2Pattern[] = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// What \w is to Rust's regular expressions, which the pre-tokenizer Whitespace uses: without the superscripts that Oniguruma's has.
+// This is what \w is to Rust's regular expressions, which the pre-tokenizer Whitespace uses: without the superscripts that Oniguruma's has.
 constexpr char kWord[] = R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200c}\x{200d}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169})"
                          R"(\x{1f170}-\x{1f189})";
 
@@ -509,7 +509,8 @@ class OtherFiles {
     return ok_status();
   }
 
-  // Those of config.json, where generation_config.json has none: as transformers makes a missing one, of the model's or its text model's.
+  // The tokens of config.json are read if generation_config.json has none: as transformers makes a missing one, of the model's or its text
+  // model's.
   Status read_end_ids_of_model() {
     PROLOGUE_ASSIGN_OR_RETURN(const Json json, read_optional_json(directory_ + "/config.json"));
     const Part model = part(json, "config.json");

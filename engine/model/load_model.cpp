@@ -72,8 +72,8 @@ Status check_memory(const Checkpoint& checkpoint, DType dtype, bool keep_quantiz
                             device == Device::cpu ? "memory" : "GPU memory", " are available");
 }
 
-// Constants that older versions of transformers stored beside the weights and that no version reads: what their names mean is the same in
-// all families. The causal mask of a layer's attention is a tensor [1, 1, n, n], so a bias of that name is none.
+// These are constants that older versions of transformers stored beside the weights and that no version reads: what their names mean is the
+// same in all families. The causal mask of a layer's attention is a tensor [1, 1, n, n], so a bias of that name is none.
 bool is_constant(const TensorInfo& tensor) {
   const std::string_view name = tensor.name;
   if (name.find("rotary_emb.") != name.npos || name.ends_with("position_ids")) return true;

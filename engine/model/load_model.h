@@ -12,7 +12,7 @@
 
 namespace prologue {
 
-// What a caller chooses about a model.
+// Holds what a caller chooses about a model.
 struct ModelOptions {
   int64_t hadamard_block = 0;   // of Q and K; 0: no Hadamard transform
   bool keep_quantized = false;  // CPU only: matrices that are quantised in the file stay so; dtype is that of the activations

@@ -24,7 +24,7 @@ struct ModelConfig {
   int64_t head_dim = 0;
   int64_t vocab_size = 0;
   int64_t context_length = 0;  // the longest sequence that the model supports
-  // How far EngineOptions::context_length may go beyond it; 0 = not at all.
+  // Says how far EngineOptions::context_length may go beyond it; 0 = not at all.
   int64_t max_context_length = 0;
 
   int64_t longest_context() const { return std::max(context_length, max_context_length); }
@@ -35,7 +35,7 @@ struct Model {
   DType dtype = DType::f32;  // of the activations, and of the weights that are not packed
   std::vector<WeightFormat> weight_formats;  // of those that are packed, each once
   SamplingDefaults sampling;
-  // What is unusual about the files and did not keep them from loading, one sentence each. Programs print them.
+  // Says what is unusual about the files and did not keep them from loading, one sentence each. Programs print them.
   std::vector<std::string> warnings;
   Graph graph;  // unfused; its output is float32 logits [logit rows, vocab_size]
 

@@ -1,5 +1,5 @@
-// What a model is, in one form for all families and file formats: a family's reader fills it in (engine/model/families), and build_model
-// makes the graph and loads the tensors that it names.
+// This file describes a model in one form for all families and file formats: a family's reader fills it in (engine/model/families), and
+// build_model makes the graph and loads the tensors that it names.
 #pragma once
 
 #include <cstdint>
@@ -95,7 +95,7 @@ struct ModelSpec {
   std::vector<int32_t> kind_of_layer;  // [num_layers], index of `kinds`
 
   ModuleNames names;
-  // How the names of tensors begin that may be in the files and are not needed ("{}": a layer).
+  // Says how the names of tensors begin that may be in the files and are not needed ("{}": a layer).
   std::vector<std::string> other_modules;
 
   bool needs_no(std::string_view tensor) const;

@@ -1,4 +1,4 @@
-// What a model's files say about sampling.
+// This file reads what a model's files say about sampling.
 #pragma once
 
 #include <string>

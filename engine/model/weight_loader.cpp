@@ -22,7 +22,7 @@ Shape without_leading_ones(const Shape& shape) {
   return {std::find_if(shape.begin(), shape.end(), [](int64_t dim) { return dim != 1; }), shape.end()};
 }
 
-// The shape with `rank` dimensions, with ones at its front; none if it has more.
+// Returns the shape with `rank` dimensions, with ones at its front; none if it has more.
 std::optional<Shape> with_rank(const Shape& shape, size_t rank) {
   Shape dims = without_leading_ones(shape);
   if (dims.size() > rank) return std::nullopt;
@@ -30,7 +30,7 @@ std::optional<Shape> with_rank(const Shape& shape, size_t rank) {
   return dims;
 }
 
-// out[r, c] = the element at source[r * row_stride + c * col_stride], for elements of any size.
+// Sets out[r, c] to the element at source[r * row_stride + c * col_stride], for elements of any size.
 template <class Element>
 void gather_elements(const std::byte* source, int64_t rows, int64_t cols, int64_t row_stride, int64_t col_stride, std::byte* out,
                      int num_threads) {

@@ -44,13 +44,13 @@ class WeightLoader {
   // ---- What the model needs, checked before the first weight is loaded ----
 
   void expect(std::string name, std::vector<int64_t> shape);
-  // One error that names every expected tensor that is missing (not_found), has another shape (data_loss) or a type that cannot be read
-  // (unsupported); the code is that of the first of these that occurs. After success load functions do not fail for these reasons.
+  // Returns one error that names every expected tensor that is missing (not_found), has another shape (data_loss) or a type that cannot be
+  // read (unsupported); the code is that of the first of these that occurs. After success load functions do not fail for these reasons.
   Status check_expected() const;
 
   // ---- Loading. A tensor then counts as used. ----
 
-  // The whole tensor as [rows, cols] (with `experts`: rows of one expert). rows = 1: a vector [cols]. row_step must be 1.
+  // Loads the whole tensor as [rows, cols] (with `experts`: rows of one expert). rows = 1: a vector [cols]. row_step must be 1.
   Result<Weight> load(const std::string& name, int64_t rows, int64_t cols, const Options& options = {});
   // Loads rows of tensors with `cols` columns as one weight, the parts one after another. A tensor may occur several times.
   Result<Weight> load_stacked(const std::vector<Part>& parts, int64_t cols, const Options& options = {});

@@ -1,4 +1,4 @@
-// Properties and cases of characters as Python's str has them.
+// This file has properties and cases of characters as Python's str has them.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// The filters of jinja2, and tojson as `transformers` has it.
+// This file has the filters of jinja2, and tojson as `transformers` has it.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -18,7 +18,7 @@ using Filter = Value (*)(Renderer&, const Value&, const Arguments&);
 
 // ---- Helpers ----
 
-// What a filter reads as attribute="a.b.0": names and indices. As an integer: one index.
+// Holds what a filter reads as attribute="a.b.0": names and indices. As an integer: one index.
 using Path = std::vector<Value>;
 
 Path path_of(Renderer& renderer, const Value& attribute) {
@@ -67,7 +67,7 @@ std::vector<Value> sorted(Renderer& renderer, const std::vector<Value>& items, b
   return result;
 }
 
-// As text_of, but markup stays markup.
+// Does what text_of does, but markup stays markup.
 Text soft_text(Renderer& renderer, const Value& value) {
   Text text = renderer.text_of(value);
   if (value.text() != nullptr && value.text()->is_markup()) text.set_markup();

@@ -50,7 +50,7 @@ void write_padded(Builder& out, const Field& field, const Text& sign, const Text
   if (align != '=') out.repeat(field.fill, missing - left);
 }
 
-// Digits with a separator between groups, counted from the right.
+// Returns digits with a separator between groups, counted from the right.
 std::string grouped(const std::string& digits, char separator, size_t group) {
   if (separator == '\0') return digits;
   std::string result;

@@ -192,7 +192,7 @@ class Lexer {
     move_to(end);
   }
 
-  // Digits with single underscores between them.
+  // Reads digits with single underscores between them.
   size_t after_digits(size_t position) const {
     while (position < source_.size() &&
            (is_ascii_digit(source_[position]) ||
@@ -250,7 +250,7 @@ class Lexer {
     move_to(at + 1);
   }
 
-  // What stands after a backslash, as in Python. Returns where the string goes on.
+  // Reads what follows a backslash, as in Python. Returns where the string goes on.
   size_t read_escape(size_t at, std::string& value) const {
     constexpr std::string_view kLetters = "abfnrtv\\'\"", kValues = "\a\b\f\n\r\t\v\\'\"";
     const char letter = source_[at];

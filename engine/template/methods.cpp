@@ -100,7 +100,7 @@ std::vector<Text> split_lines(const Text& text, bool keep_ends) {
 
 namespace {
 
-// The text of a number without white space round it and without underscores between digits; empty: it has others.
+// Returns the text of a number without white space round it and without underscores between digits; empty: it has others.
 std::string plain_number(std::string_view text) {
   const std::string whole(strip(Text(text), nullptr, true, true).bytes());
   std::string plain;

@@ -270,7 +270,7 @@ class Parser {
 
   // ---- Targets of assignments ----
 
-  // A name, several names with commas, or with_attributes: name.attribute.
+  // Parses a name, several names with commas, or with_attributes: name.attribute.
   Expression target_list(std::initializer_list<std::string_view> ends, bool with_attributes) {
     const Level level(*this);
     const Token begin = current();
@@ -582,7 +582,7 @@ class Parser {
     return made(Kind::item, line, list_of(std::move(object), std::move(whole)));
   }
 
-  // A key, or a slice begin:end:step.
+  // Parses a key, or a slice begin:end:step.
   Expression key() {
     const int line = current().line;
     const auto part = [&] {

@@ -420,7 +420,7 @@ void Renderer::assign(const Expression& target, Value value, Scope& scope) {
 
 namespace {
 
-// The items of a loop. Those of a list are shared; a generator's are taken.
+// Returns the items of a loop. Those of a list are shared; a generator's are taken.
 std::shared_ptr<Sequence> loop_items(Renderer& renderer, const Value& value) {
   if (const auto* sequence = value.get_if<std::shared_ptr<Sequence>>()) {
     if ((*sequence)->type != Sequence::Type::generator) return *sequence;
@@ -755,7 +755,7 @@ bool Renderer::contains(const Value& container, const Value& value) {
 
 namespace {
 
-// 'dict object' has no attribute 'x'
+// Returns "'dict object' has no attribute 'x'".
 Value missing(const Value& object, const Value& key) {
   const std::string owner = object.is_none() ? "None" : str_cat(type_name(object), " object");
   if (const Text* name = key.text())

@@ -16,7 +16,7 @@
 
 namespace prologue::jinja {
 
-// The names that a loop, a macro or a block sets; others are looked for in the parent.
+// Holds the names that a loop, a macro or a block sets; others are looked for in the parent.
 struct Scope {
   std::shared_ptr<Scope> parent;
   std::vector<std::pair<std::string, Value>> names;
@@ -72,9 +72,9 @@ class Renderer {
   Value make_tuple(Value a, Value b);
 
   Text text_of(const Value& value);  // str(value)
-  // The items of an iterable value. A generator is empty afterwards.
+  // Returns the items of an iterable value. A generator is empty afterwards.
   std::vector<Value> items_of(const Value& value);
-  // len(value); none: it has no length.
+  // Returns len(value); none: it has no length.
   std::optional<size_t> length_of(const Value& value) const;
   Value attribute(const Value& object, std::string_view name);
   Value item(const Value& object, const Value& key);
@@ -145,7 +145,7 @@ class Renderer {
   std::vector<std::unique_ptr<Namespace>> namespaces_;
 };
 
-// Text that grows, and is counted while it does.
+// Holds text that grows, and is counted while it does.
 class Builder {
  public:
   explicit Builder(Renderer& renderer) : renderer_(renderer) {}
@@ -193,7 +193,7 @@ Value apply_filter(Renderer& renderer, std::string_view name, const Value& input
 bool is_test(std::string_view name);
 bool apply_test(Renderer& renderer, std::string_view name, const Value& input, const Arguments& arguments);
 
-// What Python's type of the value has under this name, called or not.
+// Returns what Python's type of the value has under this name, called or not.
 enum class MethodKind { none, safe, changes };
 MethodKind find_method(const Value& object, std::string_view name);
 Value call_method(Renderer& renderer, const Method& method, const Arguments& arguments);

@@ -1,4 +1,4 @@
-// Chat templates: Jinja as `transformers` runs it (a sandboxed environment with trim_blocks, lstrip_blocks, loop controls and
+// This file has chat templates: Jinja as `transformers` runs it (a sandboxed environment with trim_blocks, lstrip_blocks, loop controls and
 // `generation` blocks). docs/chat-templates.md says what there is and what there is not.
 #pragma once
 

@@ -9,7 +9,7 @@
 
 namespace prologue::jinja {
 
-// The bytes before `end`, from the end of the previous run on.
+// Describes the bytes before `end`, from the end of the previous run on.
 struct Run {
   size_t end;
   bool from_caller;
@@ -34,7 +34,7 @@ class Text {
   size_t position_of(size_t character) const;
   size_t character_at(size_t position) const;
 
-  // Marked by the filters safe and escape, as HTML that needs no escaping: adding other text to it with + escapes that.
+  // Whether the filters safe and escape have marked the text, as HTML that needs no escaping: adding other text to it with + escapes that.
   bool is_markup() const { return is_markup_; }
   void set_markup() { is_markup_ = true; }
 

@@ -89,7 +89,7 @@ const Value* Dict::find(std::string_view key) const {
 
 namespace {
 
-// A whole number that a bool, an integer or a double stands for.
+// Returns the whole number that a bool, an integer or a double stands for.
 std::optional<int64_t> whole_number(const Value& value) {
   if (const bool* boolean = value.get_if<bool>()) return *boolean ? 1 : 0;
   if (const int64_t* integer = value.get_if<int64_t>()) return *integer;

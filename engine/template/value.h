@@ -1,4 +1,4 @@
-// The values of a template's expressions. They behave as Python's do: printing, comparing, truth.
+// This file has the values of a template's expressions. They behave as Python's do: printing, comparing, truth.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct Loop;       // renderer.h
 struct Macro;      // renderer.h
 struct Namespace;  // renderer.h
 
-// What stands for a name or an attribute that does not exist. Using it fails with this message.
+// Stands for a name or an attribute that does not exist. Using it fails with this message.
 struct Undefined {
   std::shared_ptr<const std::string> why;
 };
@@ -57,7 +57,7 @@ Value make_text(Text text);
 Value make_text(std::string_view bytes);  // of the template
 Value make_undefined(std::string why);
 
-// How many containers are nested in a value, and whether a loop, macro, method or namespace is in it.
+// Says how many containers are nested in a value, and whether a loop, macro, method or namespace is in it.
 struct Nesting {
   int depth = 0;
   bool has_objects = false;
@@ -105,10 +105,10 @@ Value make_dict(Dict dict);
 // Returns "str", "int": Python's name of the type.
 const char* type_name(const Value& value);
 bool is_true(const Value& value);
-// What equal values have in common, as the key of a dict or of a set. Fails for lists and dicts.
+// Returns what equal values have in common, as the key of a dict or of a set. Fails for lists and dicts.
 std::string hash_key(const Value& value);
 
-// Fractions as Python prints them: 0.1, 1e+16, inf.
+// Returns fractions as Python prints them: 0.1, 1e+16, inf.
 std::string float_text(double value);
 
 // Called with the number of characters that a step writes or compares, so that the caller can bound the work.
@@ -117,7 +117,7 @@ bool equals(const Value& a, const Value& b, const Spend& spend);
 // Returns a number below 0, 0 or above 0. Fails for values without an order: None and 1.
 int compare(const Value& a, const Value& b, const char* operation, const Spend& spend);
 
-// str(value) and repr(value).
+// These return str(value) and repr(value).
 void write(const Value& value, Text& out, const Spend& spend);
 void write_repr(const Value& value, Text& out, const Spend& spend);
 

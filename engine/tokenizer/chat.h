@@ -29,7 +29,7 @@ struct ChatOptions {
       {};  // a JSON object of further variables of the template: "enable_thinking". They go before those of the choice
 };
 
-// Which template a ChatFormat runs. By default the model's own; of several, "default".
+// Says which template a ChatFormat runs. By default the model's own; of several, "default".
 struct ChatTemplateChoice {
   std::string name = {};             // of several that the model has
   std::string source = {};           // a template to use instead

@@ -14,7 +14,7 @@
 
 namespace prologue {
 
-// The pieces of a text: parts of it, or of a copy that the steps have changed.
+// Holds the pieces of a text: parts of it, or of a copy that the steps have changed.
 struct TextPieces {
   std::vector<std::string_view> pieces;
   std::string changed;
@@ -25,9 +25,8 @@ class PreTokenizer {
   // Returns the errors of PatternFinder::create; data_loss: a text of a step is not UTF-8. unsupported: there are too many steps.
   static Result<PreTokenizer> create(const std::vector<PreTokenizerStep>& steps);
 
-  // The pieces of `text`, in order, none of them empty; without steps, the text is one piece. `text` must be valid UTF-8.
-  // Several threads may call it. resource_exhausted: the pieces would have more than 256 MiB,
-  // or see Regex::find_each.
+  // Returns the pieces of `text`, in order, none of them empty; without steps, the text is one piece. `text` must be valid UTF-8. Several
+  // threads may call it. resource_exhausted: the pieces would have more than 256 MiB, or see Regex::find_each.
   Status split(std::string_view text, TextStart start, TextPieces& out) const;
 
  private:

@@ -14,7 +14,8 @@ namespace {
 
 constexpr size_t kMaxPatternBytes = 16384;
 
-// What the classes of Oniguruma are to PCRE2, without the brackets. \s of PCRE2 also has U+180E; its \w, and with it \b, have other characters.
+// These are the classes of Oniguruma for PCRE2, without the brackets. \s of PCRE2 also has U+180E; its \w, and with it \b, have other
+// characters.
 constexpr std::string_view kSpace = R"(\t-\r\x{85}\p{Z})";
 // The last are letters in circles and squares. Outside of sets, Oniguruma's \w, and with it \b, has superscripts and fractions, too.
 #define PROLOGUE_WORD R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})"

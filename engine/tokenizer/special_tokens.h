@@ -21,7 +21,7 @@ struct SpecialToken {
   bool single_word = false;
 };
 
-// Of the texts of all special tokens. unsupported: they are more than 4 MiB.
+// Finds the texts of all special tokens. unsupported: they are more than 4 MiB.
 Status check_special_bytes(size_t bytes);
 
 class SpecialTokens {
@@ -39,7 +39,7 @@ class SpecialTokens {
   void find(std::string_view text, bool parse_special, std::vector<Match>& matches) const;
 
  private:
-  // Aho-Corasick over the reversed texts. The searched text is read backwards too, so the node reached at a byte gives the longest
+  // This is Aho-Corasick over the reversed texts. The searched text is read backwards too, so the node reached at a byte gives the longest
   // token that begins there.
   struct Node {
     int32_t parent;

@@ -1,4 +1,4 @@
-// A pattern of a step before the model, ready to be looked for.
+// Holds a pattern of a step before the model, ready to be looked for.
 #pragma once
 
 #include <functional>

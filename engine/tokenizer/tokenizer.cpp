@@ -55,7 +55,7 @@ Result<std::variant<Bpe, Unigram>> create_model(const TokenizerData& data, const
 constexpr size_t kMostPrintedBytes = size_t{64} << 10;        // of a token that the decoder changes,
 constexpr size_t kMostPrintedBytesInAll = size_t{256} << 20;  // and of all of them, in all steps
 
-// Every `from` in `text` becomes `to`, but the result ends where it gets longer than kMostPrintedBytes.
+// Replaces every `from` in `text` by `to`, but the result ends where it gets longer than kMostPrintedBytes.
 std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
   std::string result;
   for (size_t at = 0;;) {

@@ -24,7 +24,7 @@
 
 namespace prologue {
 
-// A marker, or plain text between markers.
+// Describes a marker, or plain text between markers.
 struct TextPart {
   int32_t marker = -1;  // the id of a token; -1: plain text
   std::string text;
@@ -52,8 +52,8 @@ class Tokenizer {
   // resource_exhausted: a step before the model takes too long, or makes the text too long (see Regex, Normalizer, PreTokenizer).
   Result<std::vector<int32_t>> encode(std::string_view text, bool parse_special, bool add_bos) const;
 
-  // The token ids of a text with markers in it, as encode() with parse_special gives them if the markers are written out, but the text
-  // never becomes a marker. start: where the first part begins. Markers take the white space beside them that their AddedToken says.
+  // Returns the token ids of a text with markers in it, as encode() with parse_special gives them if the markers are written out, but the
+  // text never becomes a marker. start: where the first part begins. Markers take the white space beside them that their AddedToken says.
   // Errors: of encode(); invalid_argument: a marker is no token.
   Result<std::vector<int32_t>> encode_parts(std::span<const TextPart> parts, TextStart start) const;
 
@@ -86,7 +86,7 @@ class Tokenizer {
   bool add_eos() const { return add_eos_; }
   const std::string& chat_template() const { return chat_template_; }  // the default one
   std::span<const NamedChatTemplate> named_chat_templates() const { return named_chat_templates_; }
-  // The texts of special tokens under the names that templates know: bos_token, eos_token, ...
+  // Returns the texts of special tokens under the names that templates know: bos_token, eos_token, ...
   std::span<const std::pair<std::string, std::string>> named_tokens() const { return named_tokens_; }
 
  private:

@@ -1,4 +1,4 @@
-// What the files of a model say about its tokenizer. GGUF and tokenizer.json are both translated to this description, and
+// This file has what the files of a model say about its tokenizer. GGUF and tokenizer.json are both translated to this description, and
 // Tokenizer::create takes nothing else.
 //
 // A text is encoded in this order:
@@ -28,7 +28,7 @@ enum class TokenType : int32_t {
   byte = 6,          // '<0x0A>': stands for one byte that the model has no other token for
 };
 
-// How a token is found in a text, where this is not the plain search for its text.
+// Says how a token is found in a text, if this is not the plain search for its text.
 struct AddedToken {
   int32_t id = -1;          // a token that is looked for: control, unknown or user-defined
   bool normalized = false;  // looked for after the normalizer has run, in its normalized form
@@ -42,7 +42,7 @@ struct AddedToken {
 // The normalizer, the pre-tokenizer and the decoder may have so many steps each. Files of models have at most a dozen.
 inline constexpr size_t kMaxTokenizerSteps = 64;
 
-// A pattern to look for: the text itself, or a regular expression (regex.h).
+// Describes a pattern to look for: the text itself, or a regular expression (regex.h).
 struct TextPattern {
   std::string text;
   bool is_regex = false;
@@ -62,7 +62,7 @@ struct StripWhiteSpace {
 };
 using NormalizerStep = std::variant<UnicodeForm, PrependText, ReplaceText, StripWhiteSpace>;
 
-// What happens to the matches of a split.
+// Says what happens to the matches of a split.
 enum class SplitBehavior : int32_t { isolated, removed, merged_with_previous, merged_with_next, contiguous };
 struct SplitText {
   TextPattern pattern;
@@ -100,7 +100,7 @@ struct TokenMerge {
   std::string right;
 };
 
-// One of several chat templates of a model, besides the default one.
+// Holds one of several chat templates of a model, besides the default one.
 struct NamedChatTemplate {
   std::string name;
   std::string source;

@@ -1,4 +1,4 @@
-// Properties of characters, and Unicode's normal forms.
+// This file has properties of characters, and Unicode's normal forms.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ Character last_character(std::string_view text);
 bool is_white_space(char32_t character);     // the property White_Space
 bool is_word_character(char32_t character);  // a letter, mark, decimal digit or connector such as '_'
 
-// `text`, which is valid UTF-8, without the white space at its ends.
+// Returns `text`, which is valid UTF-8, without the white space at its ends.
 std::string_view stripped(std::string_view text, const StripWhiteSpace& ends);
 
 // `text` is valid UTF-8. The time is O(n log n).

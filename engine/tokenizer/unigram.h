@@ -37,7 +37,7 @@ class Unigram {
   int32_t unknown_id_ = -1;
   bool byte_fallback_ = false;
   bool fuse_unknown_ = false;
-  // A trie over the tokens' texts. Node 0 is its root.
+  // This is a trie over the tokens' texts. Node 0 is its root.
   std::vector<int32_t> tokens_of_nodes_;  // -1: no token ends here
   std::array<int32_t, 256> children_of_root_{};
   std::unordered_map<uint64_t, int32_t> edges_;  // of the other nodes

@@ -43,7 +43,7 @@ constexpr Layout layout_of(WeightFormat format) {
 
 // Calls copy(bytes of the block, bytes of the group) for each piece of one row, as offsets.
 template <class Copy>
-void for_each_unit(WeightFormat format, int64_t row, const Copy& copy) {
+void for_each_piece(WeightFormat format, int64_t row, const Copy& copy) {
   int64_t at = 0;  // of the field, in the block
   for (const Field& field : layout_of(format).fields) {
     if (field.bytes == 0) break;
@@ -65,7 +65,7 @@ void pack_group(const PackWeightParams& p, int64_t group) {
     for (int64_t row = 0; row < num_rows; ++row) {
       const uint8_t* block = blocks + row * row_bytes + b * block_bytes;
       uint8_t* target = packed + b * block_bytes * kPackedGroupRows;
-      for_each_unit(p.format, row, [&](int64_t from, int64_t to, int64_t size) {
+      for_each_piece(p.format, row, [&](int64_t from, int64_t to, int64_t size) {
         std::memcpy(target + to, block + from, static_cast<size_t>(size));
       });
     }
@@ -145,7 +145,7 @@ void unpack_block(WeightFormat format, const void* packed, int64_t cols, int64_t
   const int64_t group = row / kPackedGroupRows * (cols / elements) + block;  // in blocks of 16 rows
   const uint8_t* source = static_cast<const uint8_t*>(packed) + group * kPackedGroupRows * block_bytes;
   uint8_t bytes[kMaxBlockBytes];
-  for_each_unit(format, row % kPackedGroupRows, [&](int64_t at, int64_t in_group, int64_t size) {
+  for_each_piece(format, row % kPackedGroupRows, [&](int64_t at, int64_t in_group, int64_t size) {
     std::memcpy(bytes + at, source + in_group, static_cast<size_t>(size));
   });
   if (elements == 32) return decode_32(format, bytes, out);

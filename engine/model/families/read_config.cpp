@@ -131,7 +131,7 @@ RopeSpec read_huggingface_rope(ConfigReader& c, const ModelSpec& spec, const Rop
   const auto given = [&](const std::string& key) -> std::optional<double> {
     return c.has(at + key) ? std::optional(c.number(at + key)) : std::nullopt;
   };
-  // How far the context was extended, where the file does not say it.
+  // Returns how far the context was extended, if the file does not say it.
   const auto extension = [&](int64_t from) {
     return given("factor").value_or(static_cast<double>(spec.config.context_length) / static_cast<double>(from));
   };

@@ -15,10 +15,10 @@ namespace prologue {
 // Returns the name of a module of a layer: "model.layers.{}.NAME".
 inline std::string of_layer(std::string_view name) { return str_cat("model.layers.{}.", name); }
 
-// The sizes, norm, activation, and the tensor names of LlamaForCausalLM. One kind of layer, that of all layers. Without ropes.
+// Reads the sizes, norm, activation, and the tensor names of LlamaForCausalLM. One kind of layer, that of all layers. Without ropes.
 void read_huggingface_model(ConfigReader& c, ModelSpec& spec);
 
-// The rope that config.json describes, in rope_parameters (transformers 5) or in rope_theta, rope_scaling and partial_rotary_factor.
+// Reads the rope that config.json describes, in rope_parameters (transformers 5) or in rope_theta, rope_scaling and partial_rotary_factor.
 struct RopeDefaults {
   double theta = 10000.0;
   double partial_rotary_factor = 1.0;
@@ -45,14 +45,14 @@ float read_eps(ConfigReader& c, std::string_view key, std::optional<double> fall
 // Sets it, and the attention scale that follows from it.
 void set_head_dim(ConfigReader& c, ModelSpec& spec, int64_t head_dim);
 
-// After num_experts has been read: whether the kernels have so many.
+// Called after num_experts has been read: whether the kernels have so many.
 void check_experts(ConfigReader& c, ModelSpec& spec);
 
 Activation activation_of(ConfigReader& c, std::string_view key, const std::string& fallback);
 
 // ---- GGUF
 
-// The sizes and the tensor names of llama.cpp's architectures, and the rope. One kind of layer.
+// Reads the sizes and the tensor names of llama.cpp's architectures, and the rope. One kind of layer.
 void read_gguf_model(ConfigReader& c, ModelSpec& spec, RopeStyle style, NormKind norm = NormKind::rms);
 
 // Does the same from attention.sliding_window.
