@@ -48,7 +48,7 @@ void set_norms(AttentionPrologueParams& p, bench::Setup& setup, HeadNorm norm) {
   p.q_norm = p.k_norm = norm;
 }
 
-// What lean/more_steps_schedule.cuh is for.
+// lean/more_steps_schedule.cuh is for these.
 int64_t norm_after_rope(AttentionPrologueParams& p, bench::Setup& setup) {
   HeadNorm norm;
   norm.placement = NormPlacement::after_rope;
@@ -127,7 +127,7 @@ int64_t identity_past_table(AttentionPrologueParams& p, bench::Setup&) {
   p.rope.past_table = PastTable::identity;
   return 0;
 }
-// For one of the calls that are left to the general kernel.
+// This is one of the calls that are left to the general kernel.
 int64_t narrow_table(AttentionPrologueParams& p, bench::Setup& setup) {
   const int64_t rows = p.rope.max_position;
   set_cos_sin_table(p.rope, setup.shared(rows * p.rope.rotary_dim * 2, DType::bf16), DType::bf16, rows);

@@ -54,7 +54,7 @@ void row(const char* name, const InCpp& in_cpp, const InC& in_c) {
   std::printf("%-40s %9.1f %9.1f %9.1f\n", name, median(cpp), median(c), median(more));
 }
 
-// What C structs of another layout would cost: a copy of the struct in members of 8 bytes, to other offsets.
+// Measures what C structs of another layout would cost: a copy of the struct in members of 8 bytes, to other offsets.
 template <class Params>
 void copy_row(const char* name, const Params& params) {
   std::vector<char> target(2 * sizeof(Params));

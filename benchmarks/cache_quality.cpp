@@ -79,7 +79,7 @@ Result<std::string> read_text(const std::string& path) {
   return text.str();
 }
 
-// The windows, and in `head` what the file of results says about the model and the text.
+// Returns the windows, and in `head` what the file of results says about the model and the text.
 Result<std::vector<std::vector<int32_t>>> read_windows(const Options& options, ordered_json& head) {
   PROLOGUE_ASSIGN_OR_RETURN(const std::string text, read_text(options.text));
   PROLOGUE_ASSIGN_OR_RETURN(const auto engine, Engine::load(options.engine));

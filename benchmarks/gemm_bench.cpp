@@ -1,4 +1,4 @@
-// gemm on the shapes of SmolLM2-135M (the demo model) and of the QKV projection of an 8B model, and the same batch-invariant.
+// Measures gemm on the shapes of SmolLM2-135M (the demo model) and of the QKV projection of an 8B model, and the same batch-invariant.
 #include <prologue/kernels/gemm/gemm.h>
 
 

@@ -63,9 +63,9 @@ class Setup {
 
   // Returns an array of small random numbers of the type, once for each rotation.
   std::vector<void*> rotated(int64_t num_bytes, DType dtype);
-  // An array of small random numbers of the type, shared by all rotations.
+  // Returns an array of small random numbers of the type, which all rotations use.
   void* shared(int64_t num_bytes, DType dtype);
-  // As shared(), with these contents.
+  // Does what shared() does, with these contents.
   template <class T>
   T* values(const std::vector<T>& contents) {
     return static_cast<T*>(upload(contents.data(), static_cast<int64_t>(contents.size() * sizeof(T))));

@@ -1,4 +1,4 @@
-// What the bookkeeping of the KV cache costs the host: no model, no memory of K and V. One line for each verb: the thread's CPU
+// Measures what the bookkeeping of the KV cache costs the host: no model, no memory of K and V. One line for each verb: the thread's CPU
 // time, the median of some runs.
 #include <algorithm>
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The operations of a mixture of experts on the shapes of Mixtral 8x7B, Qwen3-30B-A3B and GPT-OSS-20B. The bytes of moe_gemm are those of the
-// experts that the tokens use, once; tokens choose experts evenly.
+// Measures the operations of a mixture of experts on the shapes of Mixtral 8x7B, Qwen3-30B-A3B and GPT-OSS-20B. The bytes of moe_gemm are
+// those of the experts that the tokens use, once; tokens choose experts evenly.
 #include <prologue/kernels/moe/moe_combine.h>
 #include <prologue/kernels/moe/moe_gemm.h>
 #include <prologue/kernels/moe/moe_route.h>

@@ -1,9 +1,9 @@
-// paged_attention of SmolLM2-135M (9 q heads, 3 kv heads, head_dim 64: the demo model) and of an 8B model (32, 8, 128):
-// a prompt at once, one decoding step of one sequence and of a batch; bfloat16 also over quantised caches with a scale for each
-// token and head, K and V of one type or of two, and with a window and a soft cap. With past_is_ready each call begins
-// while the one before it runs, as in a graph after the prologue. Bytes: q and out, and every K, V, scale and
-// zero point that a row sees once. "mla": decoding of DeepSeek's latent attention with 16 heads (an eighth of them) and
-// all 128, on Hopper's kernel and on that of other GPUs; V is in K, so its bytes are K's.
+// Measures paged_attention of SmolLM2-135M (9 q heads, 3 kv heads, head_dim 64: the demo model) and of an 8B model (32, 8, 128): a prompt
+// at once, one decoding step of one sequence and of a batch; bfloat16 also over quantised caches with a scale for each token and head, K
+// and V of one type or of two, and with a window and a soft cap. With past_is_ready each call begins while the one before it runs, as in a
+// graph after the prologue. Bytes: q and out, and every K, V, scale and zero point that a row sees once. "mla": decoding of DeepSeek's
+// latent attention with 16 heads (an eighth of them) and all 128, on Hopper's kernel and on that of other GPUs; V is in K, so its bytes are
+// K's.
 #include <prologue/kernels/paged_attention/paged_attention.h>
 
 #include <algorithm>

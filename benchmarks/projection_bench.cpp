@@ -1,5 +1,5 @@
-// Projections of few tokens with what surrounds them, in one kernel and in several, with the sizes of real models: what a decode step
-// consists of beside attention. The weights are rotated, so that they come from memory. With PROLOGUE_EVERY_INSTANCE=1 in the
+// Measures projections of few tokens with what surrounds them, in one kernel and in several, with the sizes of real models: what a decode
+// step consists of beside attention. The weights are rotated, so that they come from memory. With PROLOGUE_EVERY_INSTANCE=1 in the
 // environment every instance of the one kernel runs, with every number of blocks in a cluster: what the choice was made from.
 #include <prologue/kernels/paged_attention/paged_attention.h>
 #include <prologue/kernels/projection/backends.h>
@@ -275,7 +275,7 @@ void run_layers(bench::Bench& bench, const std::string& model, Heads heads, cons
       return bench::Case{bytes,
                          [=, &context](const Execution& execution, int64_t rotation) mutable {
                            const auto layer = static_cast<size_t>(rotation);
-                           // As layers/graph/projection_fusion.cpp has it.
+                           // This is what layers/graph/projection_fusion.cpp does.
                            const auto& output = others[0].params;
                            const bool is_large = !may_begin_beside_attention(output.n, output.k);
                            const bool begins_early =

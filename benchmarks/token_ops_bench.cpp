@@ -1,5 +1,5 @@
-// embedding, norm, activation, add, scale_logits, sampling, logprobs and end_step on the shapes of SmolLM2-135M (the demo model: width 576, MLP 1536,
-// vocabulary 49152) and of an 8B model (4096, 14336, 128256).
+// Measures embedding, norm, activation, add, scale_logits, sampling, logprobs and end_step on the shapes of SmolLM2-135M (the demo model:
+// width 576, MLP 1536, vocabulary 49152) and of an 8B model (4096, 14336, 128256).
 #include <prologue/kernels/token_ops/activation.h>
 #include <prologue/kernels/token_ops/add.h>
 #include <prologue/kernels/token_ops/embedding.h>

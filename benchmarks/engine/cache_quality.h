@@ -1,4 +1,4 @@
-// What a KV cache of another type costs in quality: the logits of a model over a text, against those of a reference.
+// This file measures what a KV cache of another type costs in quality: the logits of a model over a text, against those of a reference.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,18 @@
 
 namespace prologue::bench {
 
-// KL(p || q) = sum p log(p / q) in nats, of the softmax of two rows of logits of the same length, in float64. A logit of -inf is a
+// Returns KL(p || q) = sum p log(p / q) in nats, of the softmax of two rows of logits of the same length, in float64. A logit of -inf is a
 // probability of 0: the result is infinite if only q has it. NaN if a row is no distribution: it has NaN or +inf, or nothing but -inf.
 double kl_divergence(std::span<const float> p_logits, std::span<const float> q_logits);
 
-// `tokens` cut into pieces of `length` tokens, the last one of what is left. A piece begins with `bos`, which counts, unless that is negative.
-// A last piece without two tokens of the text is left out. invalid_argument: length is not 2 or more, with BOS 3 or more, or the text has less
-// than two tokens.
+// Cuts `tokens` into pieces of `length` tokens, the last one of what is left. A piece begins with `bos`, which counts, unless that is
+// negative. A last piece without two tokens of the text is left out. invalid_argument: length is not 2 or more, with BOS 3 or more, or the
+// text has less than two tokens.
 Result<std::vector<std::vector<int32_t>>> make_windows(std::span<const int32_t> tokens, int64_t length, int32_t bos);
 
-// How a model runs.
+// Says how a model runs.
 struct QualityRun {
-  // Of weights and activations; unset: the engine's choice, so on the CPU matrices that are quantised in the file stay so.
+  // Weights and activations have this type; unset: the engine's choice, so on the CPU matrices that are quantised in the file stay so.
   DType dtype = DType::unset;
   DType k_type = DType::unset;  // of the cache; unset: that of the activations
   DType v_type = DType::unset;  // unset: that of K
@@ -45,9 +45,9 @@ struct RunQuality {
   TokenQuality tokens;
 };
 
-// The model of `options` in each of `runs`, over the windows, each a sequence of its own; the first run is the reference. Only one model is
-// loaded at a time, and the reference's logits of one window are kept: length * vocab_size * 4 bytes. `progress` hears what comes next.
-// Errors: those of Engine::load and Engine::score; data_loss: logits that are not numbers.
+// Runs the model of `options` in each of `runs`, over the windows, each a sequence of its own; the first run is the reference. Only one
+// model is loaded at a time, and the reference's logits of one window are kept: length * vocab_size * 4 bytes. `progress` hears what comes
+// next. Errors: those of Engine::load and Engine::score; data_loss: logits that are not numbers.
 Result<std::vector<RunQuality>> compare_runs(const EngineOptions& options, std::span<const QualityRun> runs,
                                              std::span<const std::vector<int32_t>> windows,
                                              const std::function<void(size_t window, const QualityRun& run)>& progress = {});

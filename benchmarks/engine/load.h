@@ -1,4 +1,4 @@
-// The load generator: submits the requests of a workload to an engine when they arrive, and records what comes back.
+// This is the load generator: submits the requests of a workload to an engine when they arrive, and records what comes back.
 //
 // It runs the engine's steps itself. So a request that arrives during a step is submitted after it. Its times still count from the arrival.
 #pragma once

@@ -43,7 +43,7 @@ class Decode {
     return {};
   }
 
-  // Seconds of one step.
+  // Returns the seconds of one step.
   Result<double> run(int64_t num_steps) {
     const int32_t token = 1;
     StepBatch batch;

@@ -1,4 +1,4 @@
-// What a load has come to: the metrics of serving, from the times of tokens.
+// This file sums up a load: the metrics of serving, from the times of tokens.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,10 @@ struct Summary {
 Summary summarise(std::vector<double> values);
 double median(std::vector<double> values);
 
-// From the arrival to the first token, in milliseconds, one for each request.
+// The times from the arrival to the first token are in milliseconds, one for each request.
 std::vector<double> first_token_ms(const std::vector<Served>& requests);
-// From the first token to the last, divided by the tokens after the first, in milliseconds; one for each request of more than one token.
+// The times from the first token to the last are divided by the tokens after the first, in milliseconds; one for each request of more than
+// one token.
 std::vector<double> per_token_ms(const std::vector<Served>& requests);
 int64_t num_output_tokens(const std::vector<Served>& requests);
 

@@ -1,5 +1,5 @@
-// Arrival traces of real services: JSONL files with one request a line. They have lengths and times but no text. What two prompts have in
-// common is told by hash ids: each stands for one block of prompt tokens.
+// This file reads arrival traces of real services: JSONL files with one request a line. They have lengths and times but no text. What two
+// prompts have in common is told by hash ids: each stands for one block of prompt tokens.
 //
 //   Mooncake  {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, ...]}
 //             milliseconds, blocks of 512 tokens
@@ -43,8 +43,8 @@ Result<Trace> read_trace(const std::string& path, int64_t max_rows);
 // the prompt is shared with no other row.
 std::vector<int32_t> trace_prompt(const Trace& trace, size_t index, int64_t vocab_size);
 
-// The rows as requests, in order of time, from time 0 on and `speed` times as fast. One that generates nothing in the trace generates one
-// token. Rows that are longer than the context are left out; `num_left_out` says how many.
+// Returns the rows as requests, in order of time, from time 0 on and `speed` times as fast. One that generates nothing in the trace
+// generates one token. Rows that are longer than the context are left out; `num_left_out` says how many.
 struct TraceOptions {
   int64_t vocab_size = 0;
   int64_t context_length = 0;

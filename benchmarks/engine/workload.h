@@ -1,4 +1,4 @@
-// Requests and the times at which they arrive. The same options give the same workload on every machine.
+// This file makes requests and the times at which they arrive. The same options give the same workload on every machine.
 #pragma once
 
 #include <cstdint>

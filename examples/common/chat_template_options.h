@@ -1,4 +1,4 @@
-// The options of programs that chat: which template, its variables and its date.
+// This file has the options of programs that chat: which template, its variables and its date.
 #pragma once
 
 #include <optional>
@@ -20,7 +20,7 @@ struct ChatTemplateOptions {
 class ChatTemplateFlags {
  public:
   ChatTemplateFlags(CLI::App& app, ChatTemplateOptions& options, const char* group);
-  // After the command line was read. Empty: no error.
+  // Called after the command line was read. Empty: no error.
   std::string apply() const;
 
  private:

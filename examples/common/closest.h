@@ -7,8 +7,8 @@
 
 namespace examples {
 
-// The least number of letters to insert, delete, replace, or swap with their neighbour that makes one text of the other; `limit` + 1 if it
-// is more than `limit`.
+// Returns the least number of letters to insert, delete, replace, or swap with their neighbour that makes one text of the other; `limit` +
+// 1 if it is more than `limit`.
 size_t edit_distance(std::string_view a, std::string_view b, size_t limit);
 
 // Returns " (did you mean 'max_tokens'?)" with the candidate that is closest to `name`, or nothing if none is close: one edit of three

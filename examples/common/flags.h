@@ -1,4 +1,4 @@
-// Flags of a command line whose values are checked: numbers in a range, sizes in bytes, words of a list.
+// This file has flags of a command line whose values are checked: numbers in a range, sizes in bytes, words of a list.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -22,10 +22,10 @@ struct Range {
   bool open = false;      // min itself is not allowed
 };
 
-// What is wrong with a command line; an option that does not exist comes first, with the one that may have been meant.
+// Says what is wrong with a command line; an option that does not exist comes first, with the one that may have been meant.
 std::string message_of(const CLI::ParseError& error, const CLI::App& app);
 
-// What is wrong with options of text that were given and are empty, which is mostly a variable of a script that is not set.
+// Returns what is wrong with options of text that were given and are empty, which is mostly a variable of a script that is not set.
 std::string misuse_of_empty(const CLI::App& app, std::initializer_list<const char*> names);
 
 class Flags {

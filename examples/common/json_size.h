@@ -1,5 +1,6 @@
-// How large a JSON text is, before it is parsed. (Parsing with a callback that looks at the depth takes a time that grows with the square of
-// the number of objects in a list, in nlohmann-json 3.11; and an ordered_json does so with the number of names in an object.)
+// This file finds out how large a JSON text is, before it is parsed. (Parsing with a callback that looks at the depth takes a time that
+// grows with the square of the number of objects in a list, in nlohmann-json 3.11; and an ordered_json does so with the number of names in
+// an object.)
 #pragma once
 
 #include <cstdint>

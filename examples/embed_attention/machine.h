@@ -40,7 +40,7 @@ class Machine {
     return {prologue::Device::cpu, 2};
   }
 
-  // Memory filled with zeros; freed with the machine.
+  // Allocates memory filled with zeros; freed with the machine.
   template <class T>
   T* allocate(int64_t count) {
     const size_t bytes = (static_cast<size_t>(count) * sizeof(T) + 255) / 256 * 256;

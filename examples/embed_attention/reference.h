@@ -1,4 +1,5 @@
-// The model of this example, and its attention layer in float64 without pages, batches or caches: one sequence, from the start.
+// This file has the model of this example, and its attention layer in float64 without pages, batches or caches: one sequence, from the
+// start.
 #pragma once
 
 #include <algorithm>

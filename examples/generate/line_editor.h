@@ -16,8 +16,8 @@ class LineEditor {
   LineEditor(const LineEditor&) = delete;
   LineEditor& operator=(const LineEditor&) = delete;
 
-  // As LineReader::read, after the prompt on stderr. A line that is not blank becomes the newest of the history. Bytes that are not
-  // UTF-8 are in `line` as they were typed.
+  // Does what LineReader::read does, after the prompt on stderr. A line that is not blank becomes the newest of the history. Bytes that are
+  // not UTF-8 are in `line` as they were typed.
   LineReader::Event read(const char* prompt, std::string& line, int interrupts);
   const std::string& error() const;
 

@@ -37,7 +37,7 @@ Status encode_prompt(const Engine& engine, const ChatFormat* chat, const Options
   return {};
 }
 
-// All prompts as one batch. A single one is streamed; several are printed one after the other.
+// Runs all prompts as one batch. A single one is streamed; several are printed one after the other.
 int run_prompts(Engine& engine, const ChatFormat* chat, const Options& options, StandardOutput& out) {
   std::vector<Request> requests(options.prompts.size(), options.request);
   std::vector<Status> encoded(options.prompts.size());

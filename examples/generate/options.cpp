@@ -13,8 +13,8 @@ using namespace examples;
 
 namespace {
 
-// Defaults of --chat, if the options do not set them. Greedy answers of small models repeat themselves; the sampling defaults are those
-// of llama.cpp.
+// These are defaults of --chat, if the options do not set them. Greedy answers of small models repeat themselves; the sampling defaults are
+// those of llama.cpp.
 constexpr int64_t kChatMaxTokens = 8192;
 constexpr int64_t kChatContext = 8192;  // of an interactive chat
 constexpr SamplingOptions kChatSampling = {.temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f};

@@ -21,7 +21,7 @@ namespace {
 
 std::string dump(const ordered_json& object) { return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace); }
 
-// As --kv-cache-dtype has them: one type, or K's and V's.
+// Returns the types as --kv-cache-dtype has them: one type, or K's and V's.
 std::string cache_types(const Engine& engine) {
   const DType k = engine.k_type(), v = engine.v_type();
   return k == v ? dtype_name(k) : str_cat(dtype_name(k), ",", dtype_name(v));
@@ -186,7 +186,7 @@ Result<std::vector<std::string>> read_prompts(const std::string& path) {
 Result<std::vector<ScoreRow>> read_score_file(const std::string& path) {
   PROLOGUE_ASSIGN_OR_RETURN(const std::string content, read_file("--score", path));
   const std::string name = "--score " + printable_path(path);
-  // A list of objects of lists: deeper ones would only cost memory.
+  // The file is a list of objects of lists: deeper ones would only cost memory.
   constexpr int kMaxDepth = 3;
   constexpr int64_t kMaxValues = int64_t{1} << 24;
   const examples::JsonSize size = examples::json_size(content);

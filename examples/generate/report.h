@@ -1,4 +1,4 @@
-// What `generate` prints in addition to the text.
+// This file has what `generate` prints in addition to the text.
 #pragma once
 
 #include <string>
@@ -21,7 +21,7 @@ int64_t decoded_tokens(const prologue::Completion& completion);
 std::string summary_table(const prologue::Engine& engine, const std::vector<prologue::Completion>& completions, double seconds);
 std::string profile_table(const prologue::ModelRunner::Profile& profile);
 
-// The prompts of a --prompts file: one on each line that is not empty.
+// Returns the prompts of a --prompts file: one on each line that is not empty.
 prologue::Result<std::vector<std::string>> read_prompts(const std::string& path);
 
 // A --score file has these rows: a JSON list of {"prompt_tokens": [...], "tokens": [...]}.

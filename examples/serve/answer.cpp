@@ -28,7 +28,7 @@ const char* finish_text(FinishReason reason) {
   return reason == FinishReason::length || reason == FinishReason::context ? "length" : "stop";
 }
 
-// What a token prints. A control token prints nothing, so this is its name; of a part of a character, these are the bytes.
+// Returns what a token prints. A control token prints nothing, so this is its name; of a part of a character, these are the bytes.
 std::string token_text(const Tokenizer& tokenizer, int32_t token) {
   const std::string_view bytes = tokenizer.printed_bytes(token);
   if (bytes.empty()) return std::string(tokenizer.token_text(token));
@@ -70,8 +70,8 @@ ordered_json no_logprobs() {
           {"top_logprobs", ordered_json::array()}};
 }
 
-// In the shape of /v1/completions. Null: those of a text's first token, which nothing is before. `num_characters`: of the text before the
-// token; grows by its own.
+// Writes them in the shape of /v1/completions. Null: those of a text's first token, which nothing is before. `num_characters`: of the text
+// before the token; grows by its own.
 void add_completion_logprobs(ordered_json& result, const Tokenizer& tokenizer, int32_t token, const TokenLogprobs* logprobs,
                              int64_t& num_characters) {
   ordered_json top;

@@ -1,4 +1,4 @@
-// The bodies of answers, in the shapes of the OpenAI API: whole ones, and the chunks of a stream.
+// This file writes the bodies of answers, in the shapes of the OpenAI API: whole ones, and the chunks of a stream.
 #pragma once
 
 #include <cstdint>

@@ -209,7 +209,7 @@ int64_t read_max_tokens(const Fields& fields, const char* name, int64_t fallback
   return limit;
 }
 
-// What both kinds of requests have.
+// Reads what both kinds of requests have.
 Request read_common(const Fields& fields, const ApiModel& model, ApiRequest& result) {
   check_model(fields, model);
   const Engine& engine = *model.engine;
@@ -295,7 +295,7 @@ void read_prompt(ApiRequest& result, const json& prompt, const Engine& engine) {
   add_prompt(result, std::move(tokens), "prompt", engine);
 }
 
-// Prompts that come back with the answer, as often as there are samples.
+// Checks prompts that come back with the answer, as often as there are samples.
 void check_echo(const ApiRequest& result) {
   int64_t num_tokens = 0;
   for (const std::vector<int32_t>& prompt : result.prompts) num_tokens += static_cast<int64_t>(prompt.size());
@@ -324,7 +324,7 @@ std::string read_content(const std::string& param, const json& content, UnknownF
   return text;
 }
 
-// What a message has besides its role and content, as a JSON object for the chat template.
+// Returns what a message has besides its role and content, as a JSON object for the chat template.
 std::string read_more(const std::string& param, const json& message) {
   json more = json::object();
   for (const char* name : {"name", "reasoning_content", "reasoning", "thinking"}) {

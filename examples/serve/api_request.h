@@ -1,4 +1,4 @@
-// The bodies of /v1/completions and /v1/chat/completions.
+// This file reads the bodies of /v1/completions and /v1/chat/completions.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct ApiRequest {
   bool has_logprobs() const { return common.num_logprobs >= 0; }
 };
 
-// What a request is read against.
+// Holds what a request is read against.
 struct ApiModel {
   std::string name;  // as clients call it
   const prologue::Engine* engine = nullptr;

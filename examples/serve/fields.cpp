@@ -24,10 +24,10 @@ struct Known {
   std::string_view instead = {};  // the field that does it here, where it is read
 };
 
-// Fields that change the answer, of the OpenAI API and of the servers vLLM, SGLang, llama.cpp, TGI and Ollama and their relatives. The first
-// entry that fits counts.
+// These fields change the answer. They are those of the OpenAI API and of the servers vLLM, SGLang, llama.cpp, TGI and Ollama and their
+// relatives. The first entry that fits counts.
 constexpr Known kRefused[] = {
-    // What is generated.
+    // These say what is generated.
     {"tools", "[[]]"},
     {"tool_choice", R"(["none", "auto"])"},
     {"functions", "[[]]"},
@@ -110,7 +110,7 @@ constexpr Known kRefused[] = {
     {"guided_*"},
     {"preserved_tokens", "[[]]"},
     {"parse_tool_calls", "[false]"},
-    // How a token is chosen.
+    // These say how a token is chosen.
     {"use_beam_search", "[false]"},
     {"num_beams", "[1]"},
     {"length_penalty", "[1]"},
@@ -197,7 +197,7 @@ constexpr Known kRefused[] = {
     {"n_indent", "[0]"},
     {"t_max_*", "[0, -1]"},
     {"max_time"},
-    // What the answer contains.
+    // These say what the answer contains.
     {"prompt_logprobs", "[]", "echo"},
     {"top_logprobs", "[0]", "logprobs"},
     {"n_probs", "[0]", "logprobs"},

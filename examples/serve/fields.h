@@ -13,8 +13,8 @@ namespace serve {
 
 using FieldNames = std::initializer_list<std::string_view>;
 
-// What becomes of fields that the server does not know. Strict: a request with one is refused. Otherwise it is ignored, and the log names it
-// once.
+// Says what becomes of fields that the server does not know. Strict: a request with one is refused. Otherwise it is ignored, and the log
+// names it once.
 class UnknownFields {
  public:
   explicit UnknownFields(bool strict) : strict_(strict) {}

@@ -18,7 +18,7 @@
 
 namespace serve {
 
-// News of one choice (answer.h).
+// Holds news of one choice (answer.h).
 struct Update {
   size_t choice = 0;
   std::string text;

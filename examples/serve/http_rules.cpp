@@ -37,7 +37,7 @@ std::string percent_decoded(std::string_view text) {
   return decoded;
 }
 
-// The name or address of `name:port`, in small letters; `[::1]` without its brackets. Empty: it has none.
+// Returns the name or address of `name:port`, in small letters; `[::1]` without its brackets. Empty: it has none.
 std::string host_of(std::string_view authority) {
   size_t end;
   std::string_view host;

@@ -1,4 +1,4 @@
-// What a request must obey before it is routed: its target, its host, its key, and the headers of its body.
+// This file has what a request must obey before it is routed: its target, its host, its key, and the headers of its body.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct HttpTarget {
 };
 HttpTarget read_target(std::string_view target);  // ApiError: a % without two hexadecimal digits
 
-// Which names of this server a request may use. A page of another site can point its own name at 127.0.0.1 (DNS rebinding); then the
+// Says which names of this server a request may use. A page of another site can point its own name at 127.0.0.1 (DNS rebinding); then the
 // browser takes this server for that site, but names it in Host. So a server on a loopback address answers to loopback names only:
 // localhost, names below it, 127.0.0.0/8 and ::1. Others are allowed one by one.
 class HostRules {
@@ -38,7 +38,7 @@ class HostRules {
 
 // Returns an empty string, or what is wrong with a name for HostRules.
 std::string misuse_of_host(const std::string& name);
-// Empty, or why no client could send this key.
+// Returns an empty string, or why no client could send this key.
 std::string misuse_of_key(std::string_view key);
 
 // Takes the same time for every key of the right length.

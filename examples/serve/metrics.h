@@ -1,4 +1,4 @@
-// What /metrics says: the engine's statistics and the server's own counts, in the text format of Prometheus.
+// This file has what /metrics says: the engine's statistics and the server's own counts, in the text format of Prometheus.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ class Metrics {
   std::string text(const prologue::EngineStats& stats) const;
 
  private:
-  // How many values were at most each bound.
+  // Counts how many values were at most each bound.
   struct Histogram {
     const char* name;
     const char* help;

@@ -8,7 +8,7 @@
 
 namespace serve {
 
-// "2026-11-28T06:25:00Z POST /v1/chat/completions 200 12 + 34 tokens, 532 ms\n"
+// Returns "2026-11-28T06:25:00Z POST /v1/chat/completions 200 12 + 34 tokens, 532 ms\n".
 std::string log_line(const HttpExchange& exchange);
 
 // Never waits: where nobody reads stderr, lines are left out, and the next one that is written says how many. One thread.

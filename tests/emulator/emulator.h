@@ -24,7 +24,7 @@ struct Thread {
   int lane() const { return number % 32; }
 };
 
-// What the running thread sees.
+// Holds what the running thread sees.
 extern const Thread* thread;
 extern Extent block_index, block_extent, grid_extent;
 extern unsigned char* dynamic_shared;
@@ -40,7 +40,7 @@ unsigned cluster_rank();
 // These are the two parts of the barrier of a cluster. Every thread arrives, then waits.
 void arrive_at_cluster();
 void wait_for_cluster();
-// What is at `here` in this block's dynamic shared memory, in that of block `rank` of the cluster.
+// Returns the address in block `rank` of the cluster that corresponds to `here` in this block's dynamic shared memory.
 void* in_block_of_cluster(void* here, unsigned rank);
 // The lanes of `mask` that still run must all come here.
 void sync_warp(uint32_t mask);
@@ -65,7 +65,7 @@ void sync_named(int id, int threads);
 const void* const* show(uint32_t mask, const void* value);
 inline void done(uint32_t mask) { sync_warp(mask); }
 
-// What lane `source` holds; this lane's own where that lane is not in `mask`.
+// Returns what lane `source` holds; this lane's own where that lane is not in `mask`.
 template <class T>
 T value_of(uint32_t mask, const T& value, int source) {
   const void* const* all = show(mask, &value);

@@ -95,7 +95,7 @@ struct Operands {
 
 constexpr float kEarly = -1.0f;  // what a sum says that was read too early
 
-// x = a b^T, then y = x (rounded) c, twice, through one buffer: the first warpgroup multiplies, a thread of the second copies.
+// Computes x = a b^T, then y = x (rounded) c, twice, through one buffer: the first warpgroup multiplies, a thread of the second copies.
 __global__ void multiply_boxes(CUtensorMap a, CUtensorMap b, CUtensorMap c, float* x, float* y) {
   Operands& shared = *swizzled_dynamic_shared<Operands>();
   if (threadIdx.x == 0) {
@@ -151,7 +151,7 @@ __global__ void multiply_boxes(CUtensorMap a, CUtensorMap b, CUtensorMap c, floa
   }
 }
 
-// [2, 64, columns] of small integers, with gaps between rows.
+// Returns [2, 64, columns] of small integers, with gaps between rows.
 struct Numbers {
   int columns, stride;
   std::vector<__half> data;

@@ -80,7 +80,7 @@ class Arena {
   // (nothing may then have been written: check with untouched()).
   Status run(const Operation& operation);
 
-  // What an array holds after run().
+  // Returns what an array holds after run().
   template <class T>
   std::vector<T> read(const T* pointer) const {
     const std::vector<unsigned char>& bytes = contents(pointer);

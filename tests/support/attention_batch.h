@@ -107,7 +107,7 @@ struct AttentionBatch {
     in.sinks_of_dtype = of_dtype;
   }
 
-  // Scores of -infinity for the keys of a sequence before position count_of(its length): by an infinity in K (float types), or by
+  // Gives scores of -infinity to the keys of a sequence before position count_of(its length): by an infinity in K (float types), or by
   // products that leave float32 when they are scaled (all but uint4); all other scores are 0 then.
   template <class CountOf>
   void hide_first_keys(const AttentionCase& c, bool overflow, const CountOf& count_of) {
@@ -212,7 +212,7 @@ PagedAttentionParams place_attention(Arena& arena, const AttentionInputs<T>& in,
   return p;
 }
 
-// The rows of `out` without their strides; nothing beside them may have been written.
+// Returns the rows of `out` without their strides; nothing beside them may have been written.
 template <class T>
 std::vector<T> rows_of(const Arena& arena, const AttentionInputs<T>& in, const PagedAttentionParams& p) {
   std::vector<T> padded = arena.read(static_cast<const T*>(p.out.data)), rows;

@@ -30,7 +30,7 @@ struct AttentionCache {
     return (is_k ? k_scale : v_scale)[scale_index(is_k, page, offset, head) + 1];
   }
 
-  // One head of K or V from floats, as the cache stores it; or one channel of it.
+  // Stores one head of K or V from floats, as the cache has it; or one channel of it.
   void store(bool is_k, int64_t page, int64_t offset, int64_t head, const std::vector<float>& values);
   void store_one(bool is_k, int64_t page, int64_t offset, int64_t head, int64_t d, float value);
 

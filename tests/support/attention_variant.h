@@ -228,7 +228,7 @@ struct VariantModel {
     EXPECT_TRUE(copy_to_host(bytes.data(), storage.layer(0).k.data, cache_bytes(), execution).ok());
     return bytes;
   }
-  // What the device's array holds, for oracles.
+  // Returns what the device's array holds, for oracles.
   std::vector<double> values_of(const Weight& of) const {
     std::vector<unsigned char> bytes(static_cast<size_t>(of.rows * of.cols * dtype_size(of.dtype)));
     EXPECT_TRUE(copy_to_host(bytes.data(), of.data, static_cast<int64_t>(bytes.size()), execution).ok());

@@ -27,7 +27,7 @@ const std::map<std::string, std::string> kArchitectures = {
     {"PhiForCausalLM", "phi2"},      {"Phi3ForCausalLM", "phi3"},
 };
 
-// Without the layer and without ".weight" or ".bias". A Gemma's norms are in kGemmaNorms.
+// Names are without the layer and without ".weight" or ".bias". A Gemma's norms are in kGemmaNorms.
 const std::map<std::string, std::string> kNames = {
     {"model.embed_tokens", "token_embd"},
     {"model.norm", "output_norm"},

@@ -1,5 +1,5 @@
-// Turns one of the tiny checkpoints into a GGUF file as llama.cpp's convert_hf_to_gguf.py does: the same keys, names of tensors, order of
-// rows and conventions of weights. All weights are F32. The tokenizer is a stand-in, "t0", "t1", ...
+// Converts one of the tiny checkpoints into a GGUF file as llama.cpp's convert_hf_to_gguf.py does: the same keys, names of tensors, order
+// of rows and conventions of weights. All weights are F32. The tokenizer is a stand-in, "t0", "t1", ...
 //
 // What llama.cpp's files cannot hold is lost, as there: the windows of Llama (Mistral) and Qwen2, dynamic scaling, query_pre_attn_scalar
 // of Gemma (the scale is that of the head dimension), norm_topk_prob (always on), layers without experts beside layers with them (an

@@ -376,7 +376,7 @@ class KvModel {
       }
     }
   }
-  // What reserve() does when there is room: which pages it takes is read from the cache's tables, and judged.
+  // Does what reserve() does if there is room: which pages it takes is read from the cache's tables, and judged.
   void take_room(SequenceId id, int64_t num_tokens, bool with_windows = true) {
     Sequence& sequence = sequences_.at(id);
     const auto length = static_cast<int64_t>(sequence.tokens.size());

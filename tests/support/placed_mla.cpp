@@ -92,7 +92,7 @@ void PlacedMla<T>::make_cache() {
   int64_t page_stride = 0, token_stride = 0;
   switch (c_.cache) {
     case MlaCacheKind::record: {
-      // Strides in bytes, multiples of 4.
+      // Strides are in bytes, multiples of 4.
       token_stride = c_.kv_lora_rank + c_.kv_lora_rank / 32 + 2 * c_.qk_rope_head_dim + 4 * c_.padding;
       page_stride = c_.page_size * token_stride + 4 * c_.padding;
       entries_ = arena_.output<uint8_t>(p.cache.num_pages * page_stride, misalign);

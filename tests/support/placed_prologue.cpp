@@ -10,7 +10,7 @@ namespace prologue::test {
 
 namespace {
 
-// Strides of [num_tokens, heads, dim] in a buffer of its own, and how many elements that takes.
+// Returns the strides of [num_tokens, heads, dim] in a buffer of its own, and how many elements that takes.
 struct HeadsLayout {
   int64_t token_stride = 0;
   int64_t head_stride = 0;

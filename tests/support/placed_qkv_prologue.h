@@ -11,7 +11,7 @@
 
 namespace prologue::test {
 
-// What is projected: hidden states, weights, and the norm before, as float32.
+// Says what is projected: hidden states, weights, and the norm before, as float32.
 struct Projection {
   int64_t hidden_size = 288;
   bool normed = false, weighted = true, float_weights = false;
@@ -52,7 +52,7 @@ std::vector<T> rounded(const std::vector<float>& values) {
   return out;
 }
 
-// The call of a placed prologue whose q, k and v the operation makes itself.
+// Holds the call of a placed prologue whose q, k and v the operation makes itself.
 template <class T>
 QkvPrologueParams place_projection(PlacedPrologue<T>& placed, const Projection& p) {
   QkvPrologueParams params;

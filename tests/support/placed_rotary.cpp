@@ -68,7 +68,7 @@ Status PlacedRotary<T>::run() {
   });
 }
 
-// Strides of a layout, and the elements from the first to past the last.
+// Returns the strides of a layout, and the elements from the first to past the last.
 template <class T>
 int64_t PlacedRotary<T>::lay_out(const RotaryLayout& layout, int64_t num_heads, RotaryStrides& strides) const {
   const int64_t counts[4] = {c_.batch, c_.seq_len, num_heads, c_.head_dim};
@@ -122,7 +122,7 @@ void PlacedRotary<T>::make_tensors() {
   }
 }
 
-// A table in memory, holes poisoned, and its logical values.
+// Makes a table in memory, holes poisoned, and its logical values.
 template <class T>
 void PlacedRotary<T>::make_table(const std::function<double(int64_t row, int64_t column)>& value, RopeColumns& columns,
                                  oracle::Table& logical) {

@@ -1,4 +1,4 @@
-// A RotaryCase in an Arena, with free strides: the parameters, which point into it, and the oracle's input.
+// This file has a RotaryCase in an Arena, with free strides: the parameters, which point into it, and the oracle's input.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A case for the prologue and its stages: shapes, features, memory layout and indices. And the lists of cases.
+// This file has a case for the prologue and its stages: shapes, features, memory layout and indices. And the lists of cases.
 #pragma once
 
 #include <algorithm>
@@ -135,7 +135,7 @@ PrologueCase fit_to_type(PrologueCase c) {
   return c;
 }
 
-// With sizes of the rotation that blocks and splits allow.
+// Returns the case with sizes of the rotation that blocks and splits allow.
 PrologueCase fit_rotation(PrologueCase c);
 
 // Return the lists of prologue_cases.cpp: the cases of rotary and kv_write, one or more for every feature, and random ones over the whole
@@ -143,7 +143,7 @@ PrologueCase fit_rotation(PrologueCase c);
 const std::vector<PrologueCase>& prologue_cases();
 const std::vector<PrologueCase>& feature_cases();
 PrologueCase random_case(uint64_t seed);
-// Of those that head_dim, which is even, allows.
+// Chooses one of those that head_dim, which is even, allows.
 int64_t any_hadamard_block(Random& random, int64_t head_dim);
 
 }  // namespace prologue::test

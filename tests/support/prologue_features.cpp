@@ -270,7 +270,7 @@ bool runs_lean(const AttentionPrologueParams& params) {
   return plan.ok() && std::string(plan->kernel()) == "lean";
 }
 
-// How most of a row's cases run, and the others by name.
+// Says how most of a row's cases run, and the others by name.
 std::string kernels_of(const PrologueFeature& feature, DType dtype) {
   std::vector<std::string> labels[2];  // general, lean
   for (const auto& [label, listed] : feature.cases) {

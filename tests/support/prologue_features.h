@@ -1,5 +1,5 @@
-// What the prologue can do, as docs/features.md shows it: each row with the cases that prove it. attention_prologue_features_test
-// runs them on every backend and in every type, and holds the page to the table made from them.
+// This file lists what the prologue can do, as docs/features.md shows it: each row with the cases that prove it.
+// attention_prologue_features_test runs them on every backend and in every type, and holds the page to the table made from them.
 #pragma once
 
 #include <string>

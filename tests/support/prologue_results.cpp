@@ -63,7 +63,7 @@ class Comparison {
   // Sums of few short numbers that an attention factor such as 0.8 multiplied lie beside boundaries of the rounding, not anywhere.
   bool nearly_all_round_once() const { return !case_.per_step && (case_.hadamard_block == 0 || case_.attention_factor == 1.0f); }
 
-  // What the run left at a pointer into an output. It counts as explained from here on.
+  // Returns what the run left at a pointer into an output. It counts as explained from here on.
   std::vector<unsigned char> take_bytes(const void* pointer, int64_t count) {
     const size_t i = placed_.output_index(pointer);
     const Output& output = placed_.outputs()[i];

@@ -1,4 +1,4 @@
-// What a run of the prologue wrote: compared with the oracle, or bit for bit.
+// This file compares what a run of the prologue wrote: compared with the oracle, or bit for bit.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,11 +12,12 @@
 
 namespace prologue::test {
 
-// Every output agrees with the oracle, and nothing else has changed. `k_is_copied`: K in the cache has the bits of the input.
+// Expects that every output agrees with the oracle, and that nothing else has changed. `k_is_copied`: K in the cache has the bits of the
+// input.
 template <class T>
 void expect_matches(const PlacedPrologue<T>& placed, const oracle::PrologueOutput& want, bool k_is_copied = false);
 
-// Every byte of every output is the same in both, which have the same case.
+// Expects that every byte of every output is the same in both, which have the same case.
 template <class T>
 void expect_same_bits(const PlacedPrologue<T>& got, const PlacedPrologue<T>& want);
 

@@ -56,7 +56,7 @@ void edit_tensors(const std::string& folder, const json& edit) {
   if (!found) throw std::runtime_error(folder + ": no tensor *" + suffix);
 }
 
-// The kept logits of a prompt, computed in calls as `split` says.
+// Returns the kept logits of a prompt, computed in calls as `split` says.
 std::vector<float> run_prompt(const ReferencePrompt& prompt, PromptSplit split, const RunPrompt& run) {
   constexpr int64_t kChunks[] = {7, 1, 30};
   const auto length = static_cast<int64_t>(prompt.ids.size());

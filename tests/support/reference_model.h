@@ -1,5 +1,5 @@
-// The tiny checkpoints in tests/golden/models, with logits from transformers (scripts/make_reference_models.py).
-// Functions throw std::exception if a file is not as expected.
+// This file reads the tiny checkpoints in tests/golden/models, with logits from transformers (scripts/make_reference_models.py). Functions
+// throw std::exception if a file is not as expected.
 #pragma once
 
 #include <cstdint>
@@ -69,7 +69,7 @@ class ChangedModel {
 using RunPrompt =
     std::function<std::vector<float>(const ReferencePrompt& prompt, int64_t begin, int64_t end, std::span<const int64_t> rows)>;
 
-// How a prompt is split into calls: all tokens at once, 7, 1, 30, 7, 1, 30, ... tokens, or one by one.
+// Says how a prompt is split into calls: all tokens at once, 7, 1, 30, 7, 1, 30, ... tokens, or one by one.
 enum class PromptSplit { whole, chunks, tokens };
 
 // Adds a failure for each prompt of which a kept row differs, with the largest difference. Returns the largest difference of all, as a

@@ -1,15 +1,15 @@
-// What a run of the rotary operation wrote: compared with the oracle, or bit for bit.
+// This file compares what a run of the rotary operation wrote: compared with the oracle, or bit for bit.
 #pragma once
 
 #include "tests/support/placed_rotary.h"
 
 namespace prologue::test {
 
-// Every output agrees with the oracle, and nothing else has changed.
+// Expects that every output agrees with the oracle, and that nothing else has changed.
 template <class T>
 void expect_matches(const PlacedRotary<T>& placed);
 
-// Every byte of every output is the same in both, which have the same case.
+// Expects that every byte of every output is the same in both, which have the same case.
 template <class T>
 void expect_same_bits(const PlacedRotary<T>& got, const PlacedRotary<T>& want);
 

@@ -20,7 +20,7 @@ struct StoredTensor {
   int64_t num_elements() const;
 };
 
-// By name, those of all *.safetensors in the folder.
+// Returns the tensors of all *.safetensors in the folder, by name.
 std::map<std::string, StoredTensor> stored_tensors(const std::string& folder);
 
 // Reads F32, F16 and BF16.

@@ -34,8 +34,8 @@ class Terminal {
   size_t searched_ = 0;
 };
 
-// What a terminal shows after these bytes: knows carriage return, newline and "erase to the end of the line" (ESC [ K). Each byte of
-// any other kind takes one column.
+// Returns what a terminal shows after these bytes: knows carriage return, newline and "erase to the end of the line" (ESC [ K). Each byte
+// of any other kind takes one column.
 std::string screen(std::string_view bytes);
 
 }  // namespace prologue::test

@@ -1,4 +1,4 @@
-// Tolerances per element, derived and not tuned:
+// This file has tolerances per element, derived and not tuned:
 //   |got - ref| <= 0.5 ulp_out(ref) + 16 * 2^-24 * scale,   scale = sum of |terms| of the last sum that made the element.
 // Besides, fewer than 0.1 % of the elements (of at least 2000) may differ from the correctly rounded reference in 16-bit types.
 #pragma once
@@ -33,7 +33,7 @@ struct FloatFormat<Float16> {
   static constexpr DType dtype = DType::f16;
 };
 
-// The distance between neighbours of T around x.
+// Returns the distance between neighbours of T around x.
 template <class T>
 double ulp(double x) {
   const int exponent = x == 0.0 ? FloatFormat<T>::min_exponent : std::max(std::ilogb(x), FloatFormat<T>::min_exponent);

@@ -1,5 +1,5 @@
-// What the library's device code uses of CUDA C++, as C++. Floating-point code is compiled without contraction, so plain operators
-// round as the intrinsics do.
+// This file has what the library's device code uses of CUDA C++, as C++. Floating-point code is compiled without contraction, so plain
+// operators round as the intrinsics do.
 #pragma once
 
 #include <algorithm>

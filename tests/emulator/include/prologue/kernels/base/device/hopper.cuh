@@ -1,5 +1,5 @@
-// The instructions of kernels/base/device/hopper.cuh on the CPU, from their descriptions in the PTX manual. Each says what is wrong
-// with its use, as far as it can see that:
+// This file has the instructions of kernels/base/device/hopper.cuh on the CPU, from their descriptions in the PTX manual. Each says what is
+// wrong with its use, as far as it can see that:
 //   TMA     copies at once, into the addresses that the swizzle gives
 //   wgmma   does nothing before its group is waited for. Then it reads its operands, so an operand that was changed too early gives
 //           wrong results. Until then the registers that it adds to hold NaN
@@ -156,7 +156,7 @@ inline uint64_t matrix_descriptor(const void* first, int leading, int stride) {
 }
 inline uint64_t advance(uint64_t descriptor, int bytes) { return descriptor + static_cast<uint64_t>(bytes >> 4); }
 
-// What a descriptor says.
+// Holds what a descriptor says.
 struct Matrix {
   uint32_t first, leading, stride;
 
@@ -245,7 +245,7 @@ void multiply_async(float (&d)[kCount], const uint32_t (&a)[4], uint64_t b) {
   multiply_registers_async<T, true>(d, a, b);
 }
 
-// What this thread holds of the product. `all`: of the warpgroup, its own among them.
+// Computes what this thread holds of the product. `all`: of the warpgroup, its own among them.
 inline void multiply(Multiplication& m, const std::array<Multiplication*, kWarpgroup>& all) {
   const auto number = [&](uint16_t bits) { return m.bfloat16 ? __bfloat162float({bits}) : __half2float({bits}); };
   Multiplication& shared = *all[0];

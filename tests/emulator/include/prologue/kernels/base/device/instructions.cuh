@@ -1,4 +1,4 @@
-// The instructions of kernels/base/device/instructions.cuh on the CPU, from their descriptions in the PTX manual.
+// This file has the instructions of kernels/base/device/instructions.cuh on the CPU, from their descriptions in the PTX manual.
 #pragma once
 
 #include <cuda_bf16.h>
