@@ -10,7 +10,7 @@
 
 #include <prologue/engine/engine.h>
 #include <prologue/engine/text_stream.h>
-#include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/out_of_memory.h>
 
 namespace prologue {
 

@@ -15,7 +15,7 @@
 #include <prologue/engine/huggingface/model_directory.h>
 #include <prologue/engine/huggingface/tokenizer_files.h>
 #include <prologue/engine/model/load_model.h>
-#include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/layers/graph/memory_plan.h>
 
 namespace prologue {

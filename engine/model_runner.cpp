@@ -3,9 +3,8 @@
 #include <utility>
 
 #include <prologue/engine/model_runner.h>
-#include <prologue/kernels/base/host/out_of_memory.h>
-#include <prologue/kernels/projection/backends.h>
-#include <prologue/kernels/qkv_prologue/backends.h>
+#include <prologue/kernels/base/out_of_memory.h>
+#include <prologue/kernels/internal/run.h>
 #include <prologue/kernels/token_ops/end_step.h>
 #include <prologue/kernels/token_ops/logprobs.h>
 #include <prologue/kernels/token_ops/take_tokens.h>

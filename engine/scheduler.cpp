@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include <prologue/engine/scheduler.h>
-#include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/out_of_memory.h>
 
 namespace prologue {
 

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include <prologue/engine/active.h>
-#include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/out_of_memory.h>
 
 namespace prologue {
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <utility>
 
-#include <prologue/kernels/base/host/out_of_memory.h>
 #include <prologue/kernels/base/kv_types.h>
+#include <prologue/kernels/base/out_of_memory.h>
 
 namespace prologue {
 

@@ -1,7 +1,7 @@
 #include <cstdint>
 #include <utility>
 
-#include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/kvcache/page_pool.h>
 
 namespace prologue {

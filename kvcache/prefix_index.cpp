@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/kvcache/prefix_index.h>
 
 namespace prologue {

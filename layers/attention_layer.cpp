@@ -1,13 +1,6 @@
 #include <prologue/layers/attention_layer.h>
 
-#include <prologue/kernels/attention_prologue/backends.h>
-#include <prologue/kernels/attention_prologue/regions.h>
-#include <prologue/kernels/base/host/view_checks.h>
-#include <prologue/kernels/gemm/backends.h>
-#include <prologue/kernels/paged_attention/backends.h>
-#include <prologue/kernels/paged_attention/regions.h>
-#include <prologue/kernels/projection/backends.h>
-#include <prologue/kernels/qkv_prologue/backends.h>
+#include <prologue/kernels/internal/run.h>
 
 namespace prologue {
 

@@ -2,7 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/layers/step.h>
 
 namespace prologue {

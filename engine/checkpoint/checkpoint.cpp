@@ -5,7 +5,7 @@
 
 #include <prologue/engine/gguf/gguf_checkpoint.h>
 #include <prologue/engine/huggingface/model_directory.h>
-#include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/out_of_memory.h>
 
 namespace prologue {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <limits>
 
-#include <prologue/kernels/base/host/parallel.h>
+#include <prologue/kernels/internal/run.h>
 
 namespace prologue {
 namespace {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include <prologue/engine/base/printable.h>
-#include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/out_of_memory.h>
 
 namespace prologue {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <prologue/engine/base/printable.h>
 #include <prologue/engine/gguf/tokenizer_data.h>
-#include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/out_of_memory.h>
 
 namespace prologue {
 

@@ -9,7 +9,7 @@
 
 #include <prologue/engine/base/file_bytes.h>
 #include <prologue/engine/base/printable.h>
-#include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/out_of_memory.h>
 
 namespace prologue {
 namespace {

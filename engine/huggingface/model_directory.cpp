@@ -8,7 +8,7 @@
 
 #include <prologue/engine/base/printable.h>
 #include <prologue/engine/checkpoint/name_list.h>
-#include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/out_of_memory.h>
 
 namespace prologue {
 namespace {

@@ -13,7 +13,7 @@
 #include <prologue/engine/huggingface/json.h>
 #include <prologue/engine/huggingface/tokenizer_files.h>
 #include <prologue/engine/tokenizer/vocabulary.h>
-#include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/out_of_memory.h>
 
 namespace prologue {
 namespace {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include <prologue/engine/model/load_model.h>
-#include <prologue/kernels/attention_prologue/steps/hadamard.h>
+#include <prologue/kernels/internal/run.h>
 #include <prologue/layers/decoder_layer.h>
 #include <prologue/layers/rope/position_axes.h>
 

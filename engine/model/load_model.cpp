@@ -5,7 +5,7 @@
 #include <prologue/engine/base/printable.h>
 #include <prologue/engine/model/families/families.h>
 #include <prologue/engine/model/sampling_defaults.h>
-#include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/out_of_memory.h>
 
 namespace prologue {
 

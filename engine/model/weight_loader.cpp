@@ -9,7 +9,7 @@
 #include <prologue/engine/base/printable.h>
 #include <prologue/engine/checkpoint/name_list.h>
 #include <prologue/engine/gguf/dequantize.h>
-#include <prologue/kernels/base/host/parallel.h>
+#include <prologue/kernels/internal/run.h>
 
 namespace prologue {
 namespace {

@@ -10,7 +10,7 @@
 #include <prologue/engine/template/failure.h>
 #include <prologue/engine/template/renderer.h>
 #include <prologue/engine/tokenizer/unicode.h>
-#include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/out_of_memory.h>
 
 namespace prologue::jinja {
 namespace {

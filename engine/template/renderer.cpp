@@ -12,7 +12,7 @@
 #include <prologue/engine/template/lexer.h>
 #include <prologue/engine/template/parser.h>
 #include <prologue/engine/tokenizer/unicode.h>
-#include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/out_of_memory.h>
 
 namespace prologue::jinja {
 namespace {

@@ -7,7 +7,7 @@
 #include <prologue/engine/template/characters.h>
 #include <prologue/engine/tokenizer/chat.h>
 #include <prologue/engine/tokenizer/unicode.h>
-#include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/out_of_memory.h>
 
 namespace prologue {
 namespace {

@@ -7,7 +7,7 @@
 #include <prologue/engine/base/utf8.h>
 #include <prologue/engine/tokenizer/byte_alphabet.h>
 #include <prologue/engine/tokenizer/unicode.h>
-#include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/out_of_memory.h>
 
 namespace prologue {
 namespace {

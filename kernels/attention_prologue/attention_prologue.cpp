@@ -8,7 +8,6 @@
 #include <prologue/kernels/attention_prologue/steps/head_norm.h>
 #include <prologue/kernels/attention_prologue/prologue_choice.h>
 #include <prologue/kernels/attention_prologue/steps/query_scale.h>
-#include <prologue/kernels/attention_prologue/regions.h>
 #include <prologue/kernels/attention_prologue/token_args.h>
 #include <prologue/kernels/attention_prologue/token_checks.h>
 #include <prologue/kernels/base/host/dispatch.h>

@@ -1,6 +1,7 @@
 // What is behind the prologue and its stages. Internal.
 //   validate        every check of the operation
 //   run_validated   runs a call that validate() accepts; checks nothing
+//   add_regions     adds every array that a call with valid sizes reads or writes, for code that checks several operations together
 //   cpu::, cuda::   the backends; the call is valid and not empty, and resolved
 #pragma once
 
@@ -8,6 +9,8 @@
 #include <prologue/kernels/attention_prologue/stages/stages.h>
 
 namespace prologue {
+
+class RegionChecks;
 
 // With the types that unset stands for: of the cache, of the norms' weights, of q8_out.
 AttentionPrologueParams resolved(const AttentionPrologueParams& params);
@@ -28,6 +31,8 @@ PROLOGUE_API Status run_validated(const QkNormParams& params, const Execution& e
 PROLOGUE_API Status run_validated(const HadamardParams& params, const Execution& execution);
 PROLOGUE_API Status run_validated(const QueryScaleParams& params, const Execution& execution);
 PROLOGUE_API Status run_validated(const KvWriteParams& params, const Execution& execution);
+
+PROLOGUE_API Status add_regions(const AttentionPrologueParams& params, RegionChecks& regions);
 
 namespace cpu {
 Status attention_prologue(const AttentionPrologueParams& params, const Execution& execution);

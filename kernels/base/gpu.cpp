@@ -1,6 +1,6 @@
 #include <prologue/kernels/base/gpu.h>
 #include <prologue/kernels/base/host/backends.h>
-#include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/out_of_memory.h>
 
 namespace prologue {
 

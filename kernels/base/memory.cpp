@@ -10,8 +10,8 @@
 #endif
 
 #include <prologue/kernels/base/host/backends.h>
-#include <prologue/kernels/base/host/out_of_memory.h>
 #include <prologue/kernels/base/memory.h>
+#include <prologue/kernels/base/out_of_memory.h>
 
 namespace prologue {
 

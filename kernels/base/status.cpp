@@ -1,7 +1,7 @@
 #include <new>
 #include <sstream>
 
-#include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/kernels/base/status.h>
 
 namespace prologue {

@@ -1,6 +1,6 @@
 #include <prologue/kernels/base/host/dispatch.h>
-#include <prologue/kernels/base/host/out_of_memory.h>
 #include <prologue/kernels/base/host/view_checks.h>
+#include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/kernels/gemm/backends.h>
 #include <prologue/kernels/gemm/quantized_cpu.h>
 

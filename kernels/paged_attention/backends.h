@@ -1,5 +1,6 @@
 // Internal functions that paged_attention() calls after validate() of paged_attention.h has made all checks.
 //   run_validated   runs a call that validate() accepts; checks nothing
+//   add_regions     adds every array that a call with valid sizes reads or writes, for code that checks several operations together
 //   cpu::, cuda::   the backends; the call is valid and not empty, and the types that may be unset are resolved
 #pragma once
 
@@ -7,7 +8,10 @@
 
 namespace prologue {
 
+class RegionChecks;
+
 PROLOGUE_API Status run_validated(const PagedAttentionParams& params, const Execution& execution);
+PROLOGUE_API Status add_regions(const PagedAttentionParams& params, Device device, RegionChecks& regions);
 
 namespace cpu {
 Status paged_attention(const PagedAttentionParams& params, const Execution& execution);

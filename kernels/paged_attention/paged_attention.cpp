@@ -7,7 +7,6 @@
 #include <prologue/kernels/base/host/page_table_checks.h>
 #include <prologue/kernels/base/host/view_checks.h>
 #include <prologue/kernels/paged_attention/backends.h>
-#include <prologue/kernels/paged_attention/regions.h>
 
 namespace prologue {
 

@@ -1,7 +1,6 @@
 #include <prologue/kernels/qkv_prologue/qkv_prologue.h>
 
 #include <prologue/kernels/attention_prologue/backends.h>
-#include <prologue/kernels/attention_prologue/regions.h>
 #include <prologue/kernels/base/host/view_checks.h>
 #include <prologue/kernels/gemm/backends.h>
 #include <prologue/kernels/projection/wiring.h>

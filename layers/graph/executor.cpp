@@ -3,16 +3,8 @@
 #include <memory>
 #include <utility>
 
-#include <prologue/kernels/attention_prologue/backends.h>
-#include <prologue/kernels/base/host/out_of_memory.h>
-#include <prologue/kernels/base/host/view_checks.h>
-#include <prologue/kernels/gemm/backends.h>
-#include <prologue/kernels/moe/backends.h>
-#include <prologue/kernels/paged_attention/backends.h>
-#include <prologue/kernels/projection/backends.h>
-#include <prologue/kernels/qkv_prologue/backends.h>
-#include <prologue/kernels/rotary/backends.h>
-#include <prologue/kernels/token_ops/backends.h>
+#include <prologue/kernels/base/out_of_memory.h>
+#include <prologue/kernels/internal/run.h>
 #include <prologue/layers/graph/executor.h>
 
 namespace prologue {

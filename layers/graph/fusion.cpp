@@ -2,7 +2,7 @@
 #include <optional>
 #include <string>
 
-#include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/layers/graph/fusion.h>
 #include <prologue/layers/graph/uses.h>
 

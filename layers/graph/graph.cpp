@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <utility>
 
-#include <prologue/kernels/base/host/out_of_memory.h>
-#include <prologue/kernels/base/host/view_checks.h>
+#include <prologue/kernels/base/out_of_memory.h>
+#include <prologue/kernels/internal/run.h>
 #include <prologue/layers/graph/graph.h>
 
 namespace prologue {

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <utility>
 
-#include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/layers/graph/memory_plan.h>
 
 namespace prologue {

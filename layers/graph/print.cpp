@@ -4,7 +4,6 @@
 #include <string_view>
 #include <utility>
 
-#include <prologue/kernels/projection/backends.h>
 #include <prologue/layers/graph/print.h>
 
 namespace prologue {

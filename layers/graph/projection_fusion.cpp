@@ -3,8 +3,8 @@
 #include <string>
 #include <utility>
 
-#include <prologue/kernels/base/host/out_of_memory.h>
-#include <prologue/kernels/projection/backends.h>
+#include <prologue/kernels/base/out_of_memory.h>
+#include <prologue/kernels/internal/run.h>
 #include <prologue/layers/graph/fusion.h>
 #include <prologue/layers/graph/uses.h>
 

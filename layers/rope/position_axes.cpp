@@ -1,4 +1,4 @@
-#include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/layers/rope/position_axes.h>
 
 namespace prologue {

@@ -3,7 +3,7 @@
 #include <limits>
 #include <numbers>
 
-#include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/layers/rope/rope_scaling.h>
 
 namespace prologue {

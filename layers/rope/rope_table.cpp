@@ -2,7 +2,7 @@
 #include <cmath>
 #include <utility>
 
-#include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/layers/rope/rope_table.h>
 
 namespace prologue {

@@ -17,7 +17,7 @@
 #include <prologue/engine/gguf/tokenizer_data.h>
 #include <prologue/engine/tokenizer/chat.h>
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
-#include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/kvcache/kv_cache.h>
 #include <prologue/kvcache/kv_storage.h>
 #include <prologue/layers/graph/fusion.h>
