@@ -1,4 +1,4 @@
-# find_package(prologue) from an installation: the targets prologue::kernels, ::kvcache, ::layers and ::c. The engine is not installed: it
+# find_package(prologue) from an installation: the targets prologue::kernels, ::adapters, ::kvcache, ::layers and ::c. The engine is not installed: it
 # is an application of the layers, it needs PCRE2, and its interface is not stable.
 include(CMakePackageConfigHelpers)
 set(PROLOGUE_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/prologue)

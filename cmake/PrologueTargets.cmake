@@ -1,7 +1,7 @@
 # Helpers that every folder's CMakeLists uses. A library contains all .cpp files of its folder. If CUDA is on it also
 # contains all .cu files, in place of cuda_stubs.cpp.
 # Headers are included as <prologue/FOLDER/...> everywhere; in the build tree, symbolic links provide these paths.
-foreach(_folder kernels kvcache layers c engine)
+foreach(_folder kernels adapters kvcache layers c engine)
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/include/prologue)
   if(NOT EXISTS ${PROJECT_BINARY_DIR}/include/prologue/${_folder})
     file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${_folder} ${PROJECT_BINARY_DIR}/include/prologue/${_folder} SYMBOLIC)

@@ -1,6 +1,6 @@
 // The allowed arrows between folders (docs/architecture.md): nothing points back, and kernels share code only through kernels/base,
 // but for operations that consist of others. Of the internal headers of kernels/, the floors above include only kernels/internal/run.h.
-// kernels/coming_from is no kernel: it fills in the structs of two. kernels/cuda_stubs.cpp is in place of the CUDA code of all.
+// kernels/cuda_stubs.cpp is in place of the CUDA code of all.
 #include <gtest/gtest.h>
 
 #include <cctype>
@@ -27,7 +27,7 @@ std::string part_of(const fs::path& path) {
 bool allowed(const std::string& from, const std::string& to) {
   if (from == to || to == "kernels/base") return true;
   static const std::map<std::string, std::set<std::string>> arrows = {
-      {"kernels/coming_from", {"kernels/rotary", "kernels/attention_prologue"}},
+      {"adapters", {"kernels/rotary", "kernels/attention_prologue"}},
       {"kernels/cuda_stubs.cpp", {"kernels/"}},
       {"kernels/internal", {"kernels/"}},
       {"kernels/mla_prologue", {"kernels/attention_prologue"}},
@@ -92,7 +92,7 @@ TEST(Tree, IncludesFollowTheArrows) {
   const std::set<std::string> public_headers = public_kernel_headers();
   EXPECT_GT(public_headers.size(), 30u);
   int num_includes = 0;
-  for (const char* top : {"kernels", "kvcache", "layers", "c", "engine", "python/src", "examples", "benchmarks"}) {
+  for (const char* top : {"kernels", "adapters", "kvcache", "layers", "c", "engine", "python/src", "examples", "benchmarks"}) {
     for (const auto& entry : fs::recursive_directory_iterator(root / top)) {
       const std::string extension = entry.path().extension().string();
       if (extension != ".h" && extension != ".cpp" && extension != ".cu" && extension != ".cuh") continue;
@@ -118,7 +118,9 @@ TEST(Tree, IncludesFollowTheArrows) {
 TEST(Tree, TheRuleCanFail) {
   EXPECT_FALSE(allowed("kernels/gemm", "layers"));
   EXPECT_FALSE(allowed("kernels/gemm", "kernels/rotary"));
-  EXPECT_FALSE(allowed("kernels/rotary", "kernels/coming_from"));
+  EXPECT_FALSE(allowed("kernels/rotary", "adapters"));
+  EXPECT_FALSE(allowed("layers", "adapters"));
+  EXPECT_FALSE(allowed("adapters", "layers"));
   EXPECT_FALSE(allowed("kvcache", "kernels/gemm"));
   EXPECT_FALSE(allowed("layers", "engine"));
   EXPECT_FALSE(allowed("layers", "c"));
@@ -137,7 +139,7 @@ TEST(Tree, TheRuleCanFail) {
 
 // Public headers must not need the CUDA toolkit.
 TEST(Tree, HeadersDoNotIncludeCuda) {
-  for (const char* top : {"kernels", "kvcache", "layers", "c", "engine"}) {
+  for (const char* top : {"kernels", "adapters", "kvcache", "layers", "c", "engine"}) {
     for (const auto& entry : fs::recursive_directory_iterator(fs::path(prologue::test::source_path(top)))) {
       if (entry.path().extension() != ".h") continue;
       std::ifstream file(entry.path());

@@ -86,7 +86,7 @@ TEST(Tree, LinksLeadSomewhere) {
 
 TEST(Tree, PathsOnPagesExist) {
   const std::regex path(
-      R"(`((?:benchmarks|cmake|docs|engine|examples|kernels|kvcache|layers|scripts|tests)/[A-Za-z0-9_./-]*[A-Za-z0-9_/])`)");
+      R"(`((?:adapters|benchmarks|cmake|docs|engine|examples|kernels|kvcache|layers|scripts|tests)/[A-Za-z0-9_./-]*[A-Za-z0-9_/])`)");
   const fs::path root = prologue::test::source_path(".");
   int count = 0;
   for (const fs::path& page : pages()) {

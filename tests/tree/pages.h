@@ -26,8 +26,8 @@ std::vector<std::filesystem::path> files_of_tree(const Wanted& wanted) {
   for (const auto& entry : fs::directory_iterator(root)) {
     if (entry.is_regular_file() && wanted(entry.path())) found.push_back(entry.path());
   }
-  for (const char* top :
-       {"benchmarks", "c", "cmake", "docs", "engine", "examples", "kernels", "kvcache", "layers", "python", "scripts", "tests"}) {
+  for (const char* top : {"adapters", "benchmarks", "c", "cmake", "docs", "engine", "examples", "kernels", "kvcache", "layers",
+                          "python", "scripts", "tests"}) {
     for (auto it = fs::recursive_directory_iterator(root / top); it != fs::recursive_directory_iterator(); ++it) {
       const std::string name = it->path().filename().string();
       const bool is_other = name[0] == '.' || name == "build" || name == "node_modules";

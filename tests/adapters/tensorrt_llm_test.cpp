@@ -1,17 +1,17 @@
-#include <prologue/kernels/coming_from/coming_from.h>
+#include <prologue/adapters/tensorrt_llm.h>
 
 #include <vector>
 
-#include "tests/coming_from/serving.h"
+#include "tests/adapters/serving.h"
 
 namespace prologue::test {
 namespace {
 
-namespace ours = coming_from::tensorrt_llm;
+namespace ours = adapters::tensorrt_llm;
 
 using S = Serving;
 
-PROLOGUE_COMING_FROM(TensorRtLlm);
+PROLOGUE_ADAPTER(TensorRtLlm);
 
 // The block of the page, over the tensors of a call.
 Status page(const ours::QkvPreprocessing& c, FaultRecord* faults, const Execution& execution) {

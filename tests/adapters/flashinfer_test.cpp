@@ -1,18 +1,18 @@
-#include <prologue/kernels/coming_from/coming_from.h>
+#include <prologue/adapters/flashinfer.h>
 
 #include <cmath>
 #include <vector>
 
-#include "tests/coming_from/serving.h"
+#include "tests/adapters/serving.h"
 
 namespace prologue::test {
 namespace {
 
-namespace ours = coming_from::flashinfer;
+namespace ours = adapters::flashinfer;
 
 using S = Serving;
 
-PROLOGUE_COMING_FROM(Flashinfer);
+PROLOGUE_ADAPTER(Flashinfer);
 
 // The block of the page, over the tensors of a call.
 Status page(const ours::ApplyRope& c, FaultRecord* faults, const Execution& execution) {

@@ -1,14 +1,14 @@
-#include <prologue/kernels/coming_from/coming_from.h>
+#include <prologue/adapters/flash_attn.h>
 
-#include "tests/coming_from/golden.h"
+#include "tests/adapters/golden.h"
 #include "tests/support/types.h"
 
 namespace prologue::test {
 namespace {
 
-namespace ours = coming_from::flash_attn;
+namespace ours = adapters::flash_attn;
 
-PROLOGUE_COMING_FROM(FlashAttn);
+PROLOGUE_ADAPTER(FlashAttn);
 
 // The block of the page, over the tensors of a call.
 Status page(const ours::ApplyRotary& c, FaultRecord* faults, const Execution& execution) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes the goldens of docs/coming-from.md beside this file, SYSTEM.txt each: what the other system makes of inputs that
-tests/coming_from/golden.h makes again (fill() below), over its options.
+tests/adapters/golden.h makes again (fill() below), over its options.
 
   pip install torch==2.15.0 triton==3.9.0 transformers==5.23.0 torchtune==0.6.1 einops==0.8.2 llama-cpp-python==0.3.36
   ./make_goldens.py SYSTEM...        (those that need sources: --sources DIR with the checkouts named below)

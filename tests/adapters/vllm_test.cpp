@@ -1,17 +1,17 @@
-#include <prologue/kernels/coming_from/coming_from.h>
+#include <prologue/adapters/vllm.h>
 
 #include <string_view>
 
-#include "tests/coming_from/serving.h"
+#include "tests/adapters/serving.h"
 
 namespace prologue::test {
 namespace {
 
-namespace ours = coming_from::vllm;
+namespace ours = adapters::vllm;
 
 using S = Serving;
 
-PROLOGUE_COMING_FROM(Vllm);
+PROLOGUE_ADAPTER(Vllm);
 
 // The block of the page, over the tensors of a call.
 Status page(const ours::RotaryEmbedding& c, FaultRecord* faults, const Execution& execution) {

@@ -1,13 +1,13 @@
-#include <prologue/kernels/coming_from/coming_from.h>
+#include <prologue/adapters/huggingface.h>
 
-#include "tests/coming_from/golden.h"
+#include "tests/adapters/golden.h"
 
 namespace prologue::test {
 namespace {
 
-namespace ours = coming_from::huggingface;
+namespace ours = adapters::huggingface;
 
-PROLOGUE_COMING_FROM(HuggingFace);
+PROLOGUE_ADAPTER(HuggingFace);
 
 // transformers rounds both products and the sum to the model's type.
 double tolerance(DType type) { return type == DType::bf16 ? std::ldexp(4.0, -9) : 0.0; }

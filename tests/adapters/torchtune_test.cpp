@@ -1,13 +1,13 @@
-#include <prologue/kernels/coming_from/coming_from.h>
+#include <prologue/adapters/torchtune.h>
 
-#include "tests/coming_from/golden.h"
+#include "tests/adapters/golden.h"
 
 namespace prologue::test {
 namespace {
 
-namespace ours = coming_from::torchtune;
+namespace ours = adapters::torchtune;
 
-PROLOGUE_COMING_FROM(Torchtune);
+PROLOGUE_ADAPTER(Torchtune);
 
 // The block of the page, over the tensors of a call.
 Status page(const ours::RotaryPositionalEmbeddings& c, FaultRecord* faults, const Execution& execution) {

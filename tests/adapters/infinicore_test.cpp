@@ -1,4 +1,4 @@
-#include <prologue/kernels/coming_from/coming_from.h>
+#include <prologue/adapters/infinicore.h>
 
 #include <bit>
 #include <functional>
@@ -6,14 +6,14 @@
 #include <type_traits>
 #include <vector>
 
-#include "tests/coming_from/golden.h"
+#include "tests/adapters/golden.h"
 
 namespace prologue::test {
 namespace {
 
-namespace ours = coming_from::infinicore;
+namespace ours = adapters::infinicore;
 
-PROLOGUE_COMING_FROM(Infinicore);
+PROLOGUE_ADAPTER(Infinicore);
 
 // The descriptors of a call, and nothing else: what a descriptor is made from.
 struct Descriptors {

@@ -1,4 +1,4 @@
-// What the tests of docs/coming-from.md share: the goldens of tests/golden/coming_from, the inputs they were made from, and the
+// What the tests of docs/coming-from.md share: the goldens of tests/golden/adapters, the inputs they were made from, and the
 // rotation in float64 for systems that have none.
 #pragma once
 
@@ -24,15 +24,15 @@
 
 namespace prologue::test {
 
-class ComingFrom : public testing::TestWithParam<Backend> {
+class Adapters : public testing::TestWithParam<Backend> {
  protected:
   void SetUp() override { PROLOGUE_REQUIRE_BACKEND(GetParam()); }
 };
 
 // Declares the fixture of one system, on every backend.
-#define PROLOGUE_COMING_FROM(System)                                              \
-  class System : public ComingFrom {};                                            \
-  INSTANTIATE_TEST_SUITE_P(ComingFrom, System, testing::ValuesIn(all_backends()), \
+#define PROLOGUE_ADAPTER(System)                                                \
+  class System : public Adapters {};                                            \
+  INSTANTIATE_TEST_SUITE_P(Adapters, System, testing::ValuesIn(all_backends()), \
                            [](const auto& one) { return std::string(backend_name(one.param)); })
 
 using Bytes = std::vector<unsigned char>;
@@ -120,9 +120,9 @@ struct Golden {
   const GoldenArray& array(const std::string& key) const { return arrays.at(key); }
 };
 
-// tests/golden/coming_from/SYSTEM.txt; make_goldens.py beside it states the format. What cannot be read throws: the test fails.
+// tests/golden/adapters/SYSTEM.txt; make_goldens.py beside it states the format. What cannot be read throws: the test fails.
 inline std::vector<Golden> read_goldens(const std::string& system) {
-  const std::string path = source_path("tests/golden/coming_from/" + std::string(system) + ".txt");
+  const std::string path = source_path("tests/golden/adapters/" + std::string(system) + ".txt");
   std::ifstream file(path);
   const std::map<std::string, DType> types = {
       {"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}, {"f64", DType::f64}};

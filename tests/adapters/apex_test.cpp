@@ -1,13 +1,13 @@
-#include <prologue/kernels/coming_from/coming_from.h>
+#include <prologue/adapters/apex.h>
 
-#include "tests/coming_from/golden.h"
+#include "tests/adapters/golden.h"
 
 namespace prologue::test {
 namespace {
 
-namespace ours = coming_from::apex;
+namespace ours = adapters::apex;
 
-PROLOGUE_COMING_FROM(Apex);
+PROLOGUE_ADAPTER(Apex);
 
 // cos and sin cast to the tensor's type, and each product rounded to it, in the 16-bit forms; float32: cos and sin to an ulp.
 double tolerance(DType type) {

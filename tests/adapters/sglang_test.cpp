@@ -1,15 +1,15 @@
-#include <prologue/kernels/coming_from/coming_from.h>
+#include <prologue/adapters/sglang.h>
 
-#include "tests/coming_from/serving.h"
+#include "tests/adapters/serving.h"
 
 namespace prologue::test {
 namespace {
 
-namespace ours = coming_from::sglang;
+namespace ours = adapters::sglang;
 
 using S = Serving;
 
-PROLOGUE_COMING_FROM(Sglang);
+PROLOGUE_ADAPTER(Sglang);
 
 // The block of the page, over the tensors of a call.
 Status page(const ours::ApplyRopeInplace& c, FaultRecord* faults, const Execution& execution) {

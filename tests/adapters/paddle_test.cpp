@@ -1,15 +1,15 @@
-#include <prologue/kernels/coming_from/coming_from.h>
+#include <prologue/adapters/paddle.h>
 
 #include <functional>
 
-#include "tests/coming_from/golden.h"
+#include "tests/adapters/golden.h"
 
 namespace prologue::test {
 namespace {
 
-namespace ours = coming_from::paddle;
+namespace ours = adapters::paddle;
 
-PROLOGUE_COMING_FROM(Paddle);
+PROLOGUE_ADAPTER(Paddle);
 
 // The block of the page, over the tensors of a call.
 Status page(const ours::FusedRope& c, FaultRecord* faults, const Execution& execution) {

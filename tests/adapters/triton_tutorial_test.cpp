@@ -1,14 +1,14 @@
-#include <prologue/kernels/coming_from/coming_from.h>
+#include <prologue/adapters/triton_tutorial.h>
 
-#include "tests/coming_from/golden.h"
+#include "tests/adapters/golden.h"
 #include "tests/support/types.h"
 
 namespace prologue::test {
 namespace {
 
-namespace ours = coming_from::triton_tutorial;
+namespace ours = adapters::triton_tutorial;
 
-PROLOGUE_COMING_FROM(TritonTutorial);
+PROLOGUE_ADAPTER(TritonTutorial);
 
 // The block of the page, over the tensors of a call.
 Status page(const ours::RopeForward& c, const Execution& execution) {

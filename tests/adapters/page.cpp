@@ -37,7 +37,6 @@ TEST(ComingFrom, EverySectionIsInTheIndexAndHoldsATestedBlock) {
   ASSERT_NE(shared, page.npos);
   const std::string index = page.substr(0, shared);
   std::set<std::string> names;
-  const std::string header = contents("kernels/coming_from/coming_from.h");
   int sections = 0;
   for (size_t at = page.find("\n## ", shared + 1); at != page.npos;) {
     const size_t next = page.find("\n## ", at + 1);
@@ -56,16 +55,18 @@ TEST(ComingFrom, EverySectionIsInTheIndexAndHoldsATestedBlock) {
     const std::string block = section.substr(fence, section.find("\n```", fence) - fence);
     EXPECT_LE(std::count(block.begin(), block.end(), '\n'), 12) << "the page shows calls: adapters are in the header";
     EXPECT_NE(section.find("\nAdapter: `" + name + "::"), section.npos);
-    EXPECT_NE(header.find("\nnamespace " + name + " {"), header.npos);
+    EXPECT_NE(section.find("`adapters/" + name + ".h`"), section.npos);
+    const std::string header = contents("adapters/" + name + ".h");
+    EXPECT_NE(header.find("\nnamespace prologue::adapters::" + name + " {"), header.npos);
     at = next;
   }
   EXPECT_EQ(sections, 14);
   EXPECT_EQ(names.size(), 14u);
   for (const std::string& name : names) {
-    EXPECT_NE(contents("tests/coming_from/" + name + "_test.cpp").find("#include \"" + name + ".inc\""), std::string::npos)
+    EXPECT_NE(contents("tests/adapters/" + name + "_test.cpp").find("#include \"" + name + ".inc\""), std::string::npos)
         << name;
   }
-  for (const auto& entry : std::filesystem::directory_iterator(prologue::test::source_path("tests/coming_from"))) {
+  for (const auto& entry : std::filesystem::directory_iterator(prologue::test::source_path("tests/adapters"))) {
     const std::string file = entry.path().filename().string();
     const size_t suffix = file.find("_test.cpp");
     EXPECT_TRUE(suffix == file.npos || names.count(file.substr(0, suffix)) == 1) << file;

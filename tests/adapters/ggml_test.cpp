@@ -1,4 +1,4 @@
-#include <prologue/kernels/coming_from/coming_from.h>
+#include <prologue/adapters/ggml.h>
 
 #include <algorithm>
 #include <cmath>
@@ -6,14 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "tests/coming_from/golden.h"
+#include "tests/adapters/golden.h"
 
 namespace prologue::test {
 namespace {
 
-namespace ours = coming_from::ggml;
+namespace ours = adapters::ggml;
 
-PROLOGUE_COMING_FROM(Ggml);
+PROLOGUE_ADAPTER(Ggml);
 
 // The blocks of the page, over the tensors of a call.
 Status page(const ours::Rope& c, FaultRecord* faults, const Execution& execution) {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/coming_from/golden.h"
+#include "tests/adapters/golden.h"
 
 namespace prologue::test {
 

@@ -1,16 +1,16 @@
-#include <prologue/kernels/coming_from/coming_from.h>
+#include <prologue/adapters/transformer_engine.h>
 
 #include <string_view>
 #include <vector>
 
-#include "tests/coming_from/golden.h"
+#include "tests/adapters/golden.h"
 
 namespace prologue::test {
 namespace {
 
-namespace ours = coming_from::transformer_engine;
+namespace ours = adapters::transformer_engine;
 
-PROLOGUE_COMING_FROM(TransformerEngine);
+PROLOGUE_ADAPTER(TransformerEngine);
 
 // The block of the page, over the tensors of a call.
 Status page(const ours::ApplyRotaryPosEmb& c, FaultRecord* faults, const Execution& execution) {

@@ -1,16 +1,16 @@
-#include <prologue/kernels/coming_from/coming_from.h>
+#include <prologue/adapters/oneflow.h>
 
 #include <functional>
 #include <string_view>
 
-#include "tests/coming_from/golden.h"
+#include "tests/adapters/golden.h"
 
 namespace prologue::test {
 namespace {
 
-namespace ours = coming_from::oneflow;
+namespace ours = adapters::oneflow;
 
-PROLOGUE_COMING_FROM(Oneflow);
+PROLOGUE_ADAPTER(Oneflow);
 
 constexpr std::string_view kLayouts[] = {"BMHK", "BHMK", "MBHK", "BM(HK)", "MB(HK)", "BM(H2K)", "MB(H2K)", "BM(H3K)", "MB(H3K)"};
 

@@ -1,4 +1,4 @@
-// Somebody who comes from another RoPE: the adapters of the installed header, called and linked. Answers 0 when each did its work.
+// Somebody who comes from another RoPE: the installed adapters, called and linked. Answers 0 when each did its work.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -6,7 +6,10 @@
 #include <cstring>
 #include <initializer_list>
 
-#include <prologue/kernels/coming_from/coming_from.h>
+#include <prologue/adapters/flash_attn.h>
+#include <prologue/adapters/ggml.h>
+#include <prologue/adapters/infinicore.h>
+#include <prologue/adapters/vllm.h>
 
 using namespace prologue;
 
@@ -24,7 +27,7 @@ void flash_attention() {
   const float x[4] = {1, 2, 3, 4}, cos[4] = {1, 1, 0, 0}, sin[4] = {0, 0, 1, 1};
   float out[4] = {};
   FaultRecord faults;
-  coming_from::flash_attn::ApplyRotary call;
+  adapters::flash_attn::ApplyRotary call;
   call.x = const_cast<float*>(x);
   call.out = out;
   call.dtype = DType::f32;
@@ -40,16 +43,16 @@ void flash_attention() {
   call.seqlen_ro = 2;
   call.rotary_dim = 4;
   call.seqlen_offset = 1;
-  Status status = coming_from::flash_attn::apply_rotary(call, &faults, Execution{});
+  Status status = adapters::flash_attn::apply_rotary(call, &faults, Execution{});
   const float want[4] = {-3, -4, 1, 2};  // a quarter of a turn
   expect(status.ok() && std::memcmp(out, want, sizeof want) == 0, "flash_attn", status);
   call.seqlen_offset = 2;  // past the table: not rotated, as theirs
-  status = coming_from::flash_attn::apply_rotary(call, &faults, Execution{});
+  status = adapters::flash_attn::apply_rotary(call, &faults, Execution{});
   expect(status.ok() && std::memcmp(out, x, sizeof out) == 0 && faults.count == 0, "flash_attn, past the table", status);
 }
 
 void ggml() {
-  namespace ggml = coming_from::ggml;
+  namespace ggml = adapters::ggml;
   ggml::Model model;
   model.n_dims = 2;
   model.attn_factor = 2;
@@ -78,7 +81,7 @@ void ggml() {
   }
 }
 
-namespace infini = coming_from::infinicore;
+namespace infini = adapters::infinicore;
 
 infini::TensorDescriptor descriptor(infini::Dtype dtype, std::initializer_list<int64_t> shape,
                                     std::initializer_list<int64_t> strides) {
@@ -109,9 +112,9 @@ void infinicore() {
   expect(!status.ok() && code == infini::Code::bad_tensor_shape, "infinicore, a wrong head", status);
 }
 
-// The attention prologue's part of the header links, too.
+// An adapter to the attention prologue links, too.
 void vllm() {
-  const Status status = coming_from::vllm::rope_and_cache({}, nullptr, Execution{});
+  const Status status = adapters::vllm::rope_and_cache({}, nullptr, Execution{});
   expect(status.code() == StatusCode::invalid_argument, "vllm", status);
 }
 
