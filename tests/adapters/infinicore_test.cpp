@@ -1,12 +1,12 @@
 #include <prologue/adapters/infinicore.h>
 
 #include <bit>
-#include <functional>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 #include "tests/adapters/golden.h"
+#include "tests/support/refusals.h"
 
 namespace prologue::test {
 namespace {
@@ -172,15 +172,10 @@ TEST_P(Infinicore, PositionsOutsideTheTable) {
 
 // What infiniopCreateRoPEDescriptor answers: one code and one sentence for each of its checks.
 TEST(InfinicoreCall, DescriptorsAreChecked) {
-  struct Refusal {
-    std::function<void(Descriptors&)> change;
-    ours::Code code;
-    std::string message;
-  };
   using D = Descriptors;
   constexpr ours::Code kDtype = ours::Code::bad_tensor_dtype, kShape = ours::Code::bad_tensor_shape,
                        kStrides = ours::Code::bad_tensor_strides;
-  const std::vector<Refusal> refusals = {
+  const std::vector<Refusal<Descriptors, ours::Code>> refusals = {
       {[](D& d) { d.x.dtype = ours::Dtype::f32; }, kDtype, "the dtype of x is 13: it must be that of y, 12"},
       {[](D& d) { d.sin.dtype = ours::Dtype::i8; }, kDtype, "the dtype of sin is 3: it must be that of y, 12"},
       {[](D& d) { d.cos.dtype = ours::Dtype::bf16; }, kDtype, "the dtype of cos is 19: it must be that of y, 12"},
@@ -222,19 +217,15 @@ TEST(InfinicoreCall, DescriptorsAreChecked) {
   for (const Golden& each : read_goldens("infinicore")) {
     if (each.name == "gptj_4d_pos2d_f16") g = each;
   }
-  for (const Refusal& refusal : refusals) {
+  expect_refusals("infinicore", refusals, [&](const auto& change) {
     Descriptors d = descriptors_of<int64_t>(g, g.integer("table_len"));
-    refusal.change(d);
-    SCOPED_TRACE(refusal.message);
+    change(d);
     ours::RopeDescriptor descriptor;
     ours::Code code = ours::Code::success;
     const Status status =
         ours::create_rope_descriptor(&descriptor, &d.y, &d.x, &d.pos, &d.sin, &d.cos, ours::Algo::gpt_j, {}, &code);
-    EXPECT_EQ(code, refusal.code);
-    EXPECT_FALSE(status.message().empty());
-    if (refusal.message.empty()) continue;  // the operation's own words
-    EXPECT_EQ(status.message(), "infinicore: " + refusal.message);
-  }
+    return Refused<ours::Code>{code, status.message()};
+  });
 
   const Descriptors d = descriptors_of<int64_t>(g, g.integer("table_len"));
   ours::RopeDescriptor descriptor;

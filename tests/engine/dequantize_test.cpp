@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/support/random.h"
+#include "tests/support/refusals.h"
 #include "tests/support/source_path.h"
 #include "tests/support/types.h"
 
@@ -167,7 +168,7 @@ TEST(Plain, NoRowsIsFine) {
 
 // ---- What is refused ----
 
-struct Refusal {
+struct Conversion {
   GgmlType type = GgmlType::q4_0;
   bool source = true;
   int64_t num_rows = 1;
@@ -175,43 +176,35 @@ struct Refusal {
   DType out_type = DType::f32;
   bool out = true;
   int num_threads = 1;
-  StatusCode code = StatusCode::invalid_argument;
-  const char* message = "";
 };
 
 TEST(Refuses, EachBadArgumentByItsValueAndRule) {
-  const Refusal refusals[] = {
-      {.type = static_cast<GgmlType>(17),
-       .code = StatusCode::unsupported,
-       .message =
-           "dequantize_rows: type is IQ2_XS: supported are F32, F16, BF16, F64, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K"},
-      {.type = static_cast<GgmlType>(4711),
-       .code = StatusCode::unsupported,
-       .message =
-           "dequantize_rows: type is unknown type 4711: supported are F32, F16, BF16, F64, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, "
-           "Q5_K, Q6_K"},
-      {.num_rows = -1, .message = "dequantize_rows: num_rows is -1: must not be negative"},
-      {.row_elements = 33, .message = "dequantize_rows: row_elements is 33: Q4_0 needs a multiple of 32"},
-      {.type = GgmlType::q6_k,
-       .row_elements = 128,
-       .message = "dequantize_rows: row_elements is 128: Q6_K needs a multiple of 256"},
-      {.row_elements = -32, .message = "dequantize_rows: row_elements is -32: Q4_0 needs a multiple of 32"},
-      {.out_type = test::kNoType, .message = "dequantize_rows: out_type is unknown: it must be float32, float16 or bfloat16"},
-      {.num_threads = 0, .message = "dequantize_rows: num_threads is 0: must be at least 1"},
-      {.num_rows = int64_t{1} << 60, .message = "dequantize_rows: 1152921504606846976 rows of 32 elements overflow 64 bits"},
-      {.source = false, .message = "dequantize_rows: src is null"},
-      {.out = false, .message = "dequantize_rows: out is null"},
+  using C = Conversion;
+  const std::vector<Refusal<C>> refusals = {
+      {[](C& c) { c.type = static_cast<GgmlType>(17); }, StatusCode::unsupported,
+       "type is IQ2_XS: supported are F32, F16, BF16, F64, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K"},
+      {[](C& c) { c.type = static_cast<GgmlType>(4711); }, StatusCode::unsupported,
+       "type is unknown type 4711: supported are F32, F16, BF16, F64, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K"},
+      {[](C& c) { c.num_rows = -1; }, "num_rows is -1: must not be negative"},
+      {[](C& c) { c.row_elements = 33; }, "row_elements is 33: Q4_0 needs a multiple of 32"},
+      {[](C& c) { c.type = GgmlType::q6_k, c.row_elements = 128; }, "row_elements is 128: Q6_K needs a multiple of 256"},
+      {[](C& c) { c.row_elements = -32; }, "row_elements is -32: Q4_0 needs a multiple of 32"},
+      {[](C& c) { c.out_type = test::kNoType; }, "out_type is unknown: it must be float32, float16 or bfloat16"},
+      {[](C& c) { c.num_threads = 0; }, "num_threads is 0: must be at least 1"},
+      {[](C& c) { c.num_rows = int64_t{1} << 60; }, "1152921504606846976 rows of 32 elements overflow 64 bits"},
+      {[](C& c) { c.source = false; }, "src is null"},
+      {[](C& c) { c.out = false; }, "out is null"},
   };
-  for (const Refusal& refusal : refusals) {
+  expect_refusals("dequantize_rows", refusals, [](const auto& change) {
+    Conversion c;
+    change(c);
     const std::vector<char> source(1024);
-    std::vector<float> out(32, -7.0f);
-    const Status status =
-        dequantize_rows(refusal.type, refusal.source ? source.data() : nullptr, refusal.num_rows, refusal.row_elements,
-                        refusal.out_type, refusal.out ? out.data() : nullptr, refusal.num_threads);
-    EXPECT_EQ(status.code(), refusal.code) << refusal.message;
-    EXPECT_EQ(status.message(), refusal.message);
-    EXPECT_EQ(out, std::vector<float>(32, -7.0f)) << refusal.message;
-  }
+    const std::vector<float> before(32, -7.0f);
+    std::vector<float> out = before;
+    const Status status = dequantize_rows(c.type, c.source ? source.data() : nullptr, c.num_rows, c.row_elements, c.out_type,
+                                          c.out ? out.data() : nullptr, c.num_threads);
+    return Refused<>{status.code(), status.message(), out == before};
+  });
 }
 
 TEST(TypeTable, NamesEveryTypeThatTheFormatHas) {

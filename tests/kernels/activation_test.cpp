@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "tests/oracle/token_ops.h"
 #include "tests/support/arena.h"
 #include "tests/support/random.h"
+#include "tests/support/refusals.h"
 #include "tests/support/tolerance.h"
 #include "tests/support/types.h"
 
@@ -204,16 +204,10 @@ TEST_P(ActivationTest, IndependentOfTheBatch) {
   }
 }
 
-struct Refusal {
-  std::function<void(ActivationParams&)> breakage;
-  StatusCode code;
-  std::string message;
-};
-
 TEST_P(ActivationTest, RefusesWhatTheContractForbids) {
   constexpr StatusCode kInvalid = StatusCode::invalid_argument, kUnsupported = StatusCode::unsupported;
   using P = ActivationParams;
-  const std::vector<Refusal> refusals = {
+  const std::vector<Refusal<P>> refusals = {
       {[](P& p) { p.dtype = kNoType; }, kUnsupported,
        "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
       {[](P& p) { p.kind = static_cast<Activation>(6); }, kUnsupported,
@@ -232,7 +226,7 @@ TEST_P(ActivationTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.out = nullptr; }, kInvalid, "out is null"},
       {[](P& p) { p.out = const_cast<void*>(p.x); }, kInvalid, "out overlaps x"},
   };
-  for (const Refusal& refusal : refusals) {
+  expect_refusals("activation", refusals, [&](const auto& change) {
     Arena arena(GetParam());
     P p;
     p.num_tokens = 2;
@@ -241,12 +235,9 @@ TEST_P(ActivationTest, RefusesWhatTheContractForbids) {
     p.x = arena.input(std::vector<float>(16));
     p.x_stride = 8;
     p.out = arena.output<float>(8);
-    refusal.breakage(p);
-    const Status status = arena.run([&](const Execution& execution) { return activation(p, execution); });
-    EXPECT_EQ(status.code(), refusal.code) << refusal.message;
-    EXPECT_EQ(status.message(), "activation: " + refusal.message);
-    EXPECT_TRUE(arena.untouched()) << refusal.message;
-  }
+    change(p);
+    return refused(arena.run([&](const Execution& execution) { return activation(p, execution); }), arena);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, ActivationTest, testing::ValuesIn(all_backends()),

@@ -3,12 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "tests/support/arena.h"
 #include "tests/support/random.h"
+#include "tests/support/refusals.h"
 #include "tests/support/tolerance.h"
 #include "tests/support/types.h"
 
@@ -85,11 +85,7 @@ TEST_P(AddTest, RefusesWhatTheContractForbids) {
   const auto after = [](const void* pointer, int64_t elements) {
     return const_cast<float*>(static_cast<const float*>(pointer)) + elements;
   };
-  const struct {
-    std::function<void(P&)> breakage;
-    StatusCode code;
-    std::string message;
-  } refusals[] = {
+  const std::vector<Refusal<P>> refusals = {
       {[](P& p) { p.dtype = kNoType; }, StatusCode::unsupported,
        "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
       {[](P& p) { p.num_tokens = -2; }, kInvalid, "num_tokens is -2: it must lie in 0..2147483648"},
@@ -104,16 +100,13 @@ TEST_P(AddTest, RefusesWhatTheContractForbids) {
       {[&](P& p) { p.out = after(p.b, 1); }, kInvalid, "out overlaps b"},
       {[&](P& p) { p.out = after(p.b, 0), p.b_stride = 0; }, kInvalid, "out overlaps b"},
   };
-  for (const auto& refusal : refusals) {
+  expect_refusals("add", refusals, [&](const auto& change) {
     Arena arena(GetParam());
     P p{2, 4, DType::f32, arena.input(std::vector<float>(8)), 4, arena.input(std::vector<float>(8)), 4, arena.output<float>(8),
         4};
-    refusal.breakage(p);
-    const Status status = arena.run([&](const Execution& execution) { return add(p, execution); });
-    EXPECT_EQ(status.code(), refusal.code) << refusal.message;
-    EXPECT_EQ(status.message(), "add: " + refusal.message);
-    EXPECT_TRUE(arena.untouched()) << refusal.message;
-  }
+    change(p);
+    return refused(arena.run([&](const Execution& execution) { return add(p, execution); }), arena);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, AddTest, testing::ValuesIn(all_backends()),

@@ -1,7 +1,6 @@
 // What the prologue refuses: each check with its code and its message, and that nothing is written.
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -10,6 +9,7 @@
 
 #include "tests/support/placed_prologue.h"
 #include "tests/support/random.h"
+#include "tests/support/refusals.h"
 #include "tests/support/types.h"
 
 namespace prologue::test {
@@ -22,14 +22,7 @@ class AttentionPrologueTest : public ::testing::TestWithParam<Backend> {
 INSTANTIATE_TEST_SUITE_P(Backends, AttentionPrologueTest, ::testing::ValuesIn(all_backends()),
                          [](const auto& instance) { return std::string(backend_name(instance.param)); });
 
-struct Refusal {
-  const char* name;
-  std::function<void(AttentionPrologueParams&)> change;
-  StatusCode code;
-  std::string message;  // what follows "attention_prologue: "
-};
-
-std::vector<Refusal> refusals() {
+std::vector<Refusal<AttentionPrologueParams>> refusals() {
   using P = AttentionPrologueParams;
   const auto invalid = StatusCode::invalid_argument;
   const auto missing = StatusCode::unsupported;
@@ -566,19 +559,11 @@ std::vector<Refusal> refusals() {
 TEST_P(AttentionPrologueTest, RefusesWithASentence) {
   PrologueCase c = plain_case(4);
   const PrologueData<float> data = make_data<float>(c);
-  for (const Refusal& refusal : refusals()) {
-    SCOPED_TRACE(refusal.name);
+  expect_refusals("attention_prologue", refusals(), [&](const auto& change) {
     PlacedPrologue<float> placed(GetParam(), c, data);
-    refusal.change(placed.params());
-    const Status status = placed.run();
-    EXPECT_EQ(status.code(), refusal.code);
-    std::string message = status.message();
-    if (const size_t at = message.find("lies at 0x"); at != std::string::npos && refusal.message.find('@') != std::string::npos) {
-      message = message.substr(0, at + 8) + "@" + message.substr(message.find(':', at));  // an address
-    }
-    EXPECT_EQ(message, "attention_prologue: " + refusal.message);
-    EXPECT_TRUE(placed.arena().untouched());
-  }
+    change(placed.params());
+    return refused(placed.run(), placed.arena());
+  });
 }
 
 TEST(AttentionPrologue, RefusesAnUnknownDevice) {

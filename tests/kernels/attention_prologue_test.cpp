@@ -26,14 +26,6 @@ class AttentionPrologueTest : public ::testing::TestWithParam<Backend> {
 INSTANTIATE_TEST_SUITE_P(Backends, AttentionPrologueTest, ::testing::ValuesIn(all_backends()),
                          [](const auto& instance) { return std::string(backend_name(instance.param)); });
 
-template <class F>
-void for_each_type(F&& f) {
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-    SCOPED_TRACE(dtype_name(dtype));
-    with_host_type(dtype, f);
-  }
-}
-
 // ---- the oracle itself ------------------------------------------------------------------------------------------------------
 
 TEST(AttentionPrologueOracle, AgreesWithTheReferenceFormulas) {

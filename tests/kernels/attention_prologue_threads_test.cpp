@@ -23,14 +23,6 @@ INSTANTIATE_TEST_SUITE_P(Backends, PrologueThreadsTest, ::testing::ValuesIn(all_
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-template <class F>
-void for_each_type(F&& f) {
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-    SCOPED_TRACE(dtype_name(dtype));
-    with_host_type(dtype, f);
-  }
-}
-
 template <class T>
 void expect_oracle(Backend backend, const PrologueCase& c, const PrologueData<T>& data) {
   SCOPED_TRACE(c.describe());

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "tests/oracle/weight_blocks.h"
 #include "tests/support/arena.h"
 #include "tests/support/random.h"
+#include "tests/support/refusals.h"
 #include "tests/support/tolerance.h"
 #include "tests/support/types.h"
 #include "tests/support/weight_blocks.h"
@@ -183,16 +183,10 @@ void check_packed_tables(Backend backend) {
 TEST_P(EmbeddingTest, ReadsPackedTablesFloat32) { check_packed_tables<float>(GetParam()); }
 TEST_P(EmbeddingTest, ReadsPackedTablesBFloat16) { check_packed_tables<BFloat16>(GetParam()); }
 
-struct Refusal {
-  std::function<void(EmbeddingParams&)> breakage;
-  StatusCode code;
-  std::string message;
-};
-
 TEST_P(EmbeddingTest, RefusesWhatTheContractForbids) {
   constexpr StatusCode kInvalid = StatusCode::invalid_argument;
   using P = EmbeddingParams;
-  const std::vector<Refusal> refusals = {
+  const std::vector<Refusal<P>> refusals = {
       {[](P& p) { p.dtype = kNoType; }, StatusCode::unsupported,
        "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
       {[](P& p) { p.num_tokens = -1; }, kInvalid, "num_tokens is -1: it must lie in 0..2147483648"},
@@ -213,7 +207,7 @@ TEST_P(EmbeddingTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.table_format = static_cast<WeightFormat>(99); }, kInvalid,
        "table_format is unknown: it must be dense or a block format"},
   };
-  for (const Refusal& refusal : refusals) {
+  expect_refusals("embedding", refusals, [&](const auto& change) {
     Arena arena(GetParam());
     P p{2,
         3,
@@ -224,12 +218,9 @@ TEST_P(EmbeddingTest, RefusesWhatTheContractForbids) {
         1.0f,
         arena.output<float>(8),
         nullptr};
-    refusal.breakage(p);
-    const Status status = arena.run([&](const Execution& execution) { return embedding(p, execution); });
-    EXPECT_EQ(status.code(), refusal.code) << refusal.message;
-    EXPECT_EQ(status.message(), "embedding: " + refusal.message);
-    EXPECT_TRUE(arena.untouched()) << refusal.message;
-  }
+    change(p);
+    return refused(arena.run([&](const Execution& execution) { return embedding(p, execution); }), arena);
+  });
 }
 
 TEST(EmbeddingCpuTest, APackedTableHasWholeBlocks) {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "tests/oracle/token_ops.h"
 #include "tests/support/arena.h"
 #include "tests/support/random.h"
+#include "tests/support/refusals.h"
 
 namespace prologue::test {
 namespace {
@@ -283,14 +283,9 @@ TEST_P(EndStepTest, StepAfterStep) {
   EXPECT_EQ(placed.arena.read(placed.p.seq_faults), want.seq_faults);
 }
 
-struct Refusal {
-  std::function<void(EndStepParams&)> breakage;
-  std::string message;
-};
-
 TEST_P(EndStepTest, RefusesWhatTheContractForbids) {
   using P = EndStepParams;
-  const std::vector<Refusal> refusals = {
+  const std::vector<Refusal<P>> refusals = {
       {[](P& p) { p.num_tokens = -1; }, "num_tokens is -1: it must lie in 0..2147483647"},
       {[](P& p) { p.num_seqs = -1; }, "num_seqs is -1: it must lie in 0..2147483647"},
       {[](P& p) { p.cu_seqlens_q = nullptr; }, "cu_seqlens_q is null"},
@@ -326,16 +321,13 @@ TEST_P(EndStepTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.seq_lens = const_cast<int32_t*>(p.cu_seqlens_q); }, "seq_lens overlaps cu_seqlens_q"},
       {[](P& p) { p.rows = reinterpret_cast<SamplingRow*>(p.groups[0].slot_mapping); }, "groups[0].slot_mapping overlaps rows"},
   };
-  for (const Refusal& refusal : refusals) {
+  expect_refusals("end_step", refusals, [&](const auto& change) {
     Random random(4);
     PlacedStep placed(GetParam(), decode_step(random, 3, 2, 2), true, 0, true);
     for (EndStepGroup& group : placed.p.groups) group.max_pages = group.block_table_stride = 2;
-    refusal.breakage(placed.p);
-    const Status status = placed.arena.run([&](const Execution& execution) { return end_step(placed.p, execution); });
-    EXPECT_EQ(status.code(), StatusCode::invalid_argument) << refusal.message;
-    EXPECT_EQ(status.message(), "end_step: " + refusal.message);
-    EXPECT_TRUE(placed.arena.untouched()) << refusal.message;
-  }
+    change(placed.p);
+    return refused(placed.arena.run([&](const Execution& execution) { return end_step(placed.p, execution); }), placed.arena);
+  });
 }
 
 // Without advance the members for it are not looked at; groups may share a block table.

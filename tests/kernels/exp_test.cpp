@@ -4,26 +4,18 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 
+#include "tests/support/bits.h"
 #include "tests/support/tolerance.h"
 
 namespace prologue::test {
 namespace {
 
-float from_bits(uint32_t bits) {
-  float x;
-  std::memcpy(&x, &bits, sizeof x);
-  return x;
-}
-
-bool same_bits(float a, float b) { return std::memcmp(&a, &b, sizeof a) == 0; }
-
 // Every 97th float.
 TEST(ExpTest, Within2Ulp) {
   for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 97) {
-    const float x = from_bits(static_cast<uint32_t>(bits));
+    const float x = float_of(static_cast<uint32_t>(bits));
     if (std::isnan(x)) continue;
     const float got = exp_f32(x);
     const double want = std::exp(static_cast<double>(x));

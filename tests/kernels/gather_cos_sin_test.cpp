@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "tests/support/arena.h"
 #include "tests/support/random.h"
+#include "tests/support/refusals.h"
 #include "tests/support/types.h"
 
 namespace prologue::test {
@@ -135,11 +135,6 @@ TEST_P(GatherCosSinTest, IdentityPastTheTable) {
   }
 }
 
-struct Refusal {
-  std::function<void(GatherCosSinParams&)> change;
-  std::string message;
-};
-
 TEST_P(GatherCosSinTest, RefusesOtherTypes) {
   Arena arena(GetParam());
   GatherCosSinParams p;
@@ -151,7 +146,7 @@ TEST_P(GatherCosSinTest, RefusesOtherTypes) {
 
 TEST_P(GatherCosSinTest, RefusesWithASentence) {
   using P = GatherCosSinParams;
-  const std::vector<Refusal> refusals = {
+  const std::vector<Refusal<P>> refusals = {
       {[](P& p) { p.num_tokens = -1; }, "num_tokens is -1: it must lie in 0..2147483647"},
       {[](P& p) { p.rotary_dim = 0; }, "rotary_dim is 0: it must lie in 2..65536"},
       {[](P& p) { p.rotary_dim = 5; }, "rotary_dim is 5: it must be even"},
@@ -166,20 +161,16 @@ TEST_P(GatherCosSinTest, RefusesWithASentence) {
       {[](P& p) { p.out = nullptr; }, "out is null"},
       {[](P& p) { p.out = static_cast<float*>(const_cast<void*>(p.cos_sin)); }, "out overlaps cos_sin"},
   };
-  for (const Refusal& refusal : refusals) {
-    SCOPED_TRACE(refusal.message);
+  expect_refusals("gather_cos_sin", refusals, [&](const auto& change) {
     Arena arena(GetParam());
     P p;
     p.num_tokens = 2, p.rotary_dim = 4, p.max_position = 3, p.num_axes = 2, p.position_axis_stride = 2;
     p.cos_sin = arena.input(std::vector<float>(12));
     p.positions = index_view(static_cast<const int32_t*>(arena.input(std::vector<int32_t>(4))));
     p.out = arena.output<float>(8);
-    refusal.change(p);
-    const Status status = arena.run([&](const Execution& execution) { return gather_cos_sin(p, execution); });
-    EXPECT_EQ(status.code(), StatusCode::invalid_argument);
-    EXPECT_EQ(status.message(), "gather_cos_sin: " + refusal.message);
-    EXPECT_TRUE(arena.untouched());
-  }
+    change(p);
+    return refused(arena.run([&](const Execution& execution) { return gather_cos_sin(p, execution); }), arena);
+  });
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -15,7 +14,9 @@
 
 #include "tests/oracle/gemm.h"
 #include "tests/support/arena.h"
+#include "tests/support/bits.h"
 #include "tests/support/random.h"
+#include "tests/support/refusals.h"
 #include "tests/support/tolerance.h"
 #include "tests/support/types.h"
 
@@ -103,11 +104,6 @@ std::vector<Y> run_case(Backend backend, GemmContext& context, const Case& c, co
     }
   }
   return result;
-}
-
-template <class T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
 std::vector<Case> curated_cases() {
@@ -375,10 +371,8 @@ TEST_P(GemmTest, ThreadCountDoesNotChangeTheBits) {
 }
 
 // Every rule of the contract, with the sentence that tells it.
-struct Refusal {
-  const char* name;
-  std::function<void(GemmParams&, Execution&)> break_rule;
-  std::string message;  // a part of it
+struct GemmCall : GemmParams {
+  bool on_another_device = false;
 };
 
 TEST_P(GemmTest, RefusesWhatBreaksTheContract) {
@@ -386,37 +380,39 @@ TEST_P(GemmTest, RefusesWhatBreaksTheContract) {
   const auto at = [](const void* pointer, int64_t floats) {
     return static_cast<void*>(const_cast<float*>(static_cast<const float*>(pointer)) + floats);
   };
-  const std::vector<Refusal> refusals = {
-      {"dtype", [](auto& p, auto&) { p.dtype = kNoType; },
-       "gemm: dtype is the unknown type 99: it must be float32, float16 or bfloat16"},
-      {"y_dtype", [](auto& p, auto&) { p.y_dtype = DType::f16; },
-       "gemm: y_dtype is float16: it must be float32 or dtype, which is float32"},
-      {"unknown y_dtype", [](auto& p, auto&) { p.y_dtype = kNoType; },
-       "gemm: y_dtype is the unknown type 99: it must be float32 or dtype, which is float32"},
-      {"m", [](auto& p, auto&) { p.m = -1; }, "gemm: m, n, k are -1, 6, 8: none may be negative"},
-      {"n", [](auto& p, auto&) { p.n = -2; }, "gemm: m, n, k are 4, -2, 8: none may be negative"},
-      {"k", [](auto& p, auto&) { p.k = -3; }, "gemm: m, n, k are 4, 6, -3: none may be negative"},
-      {"x_stride", [](auto& p, auto&) { p.x_stride = 7; }, "gemm: x_stride is 7: it must be at least k, which is 8"},
-      {"y_stride", [](auto& p, auto&) { p.y_stride = 5; }, "gemm: y_stride is 5: it must be at least n, which is 6"},
-      {"huge stride", [](auto& p, auto&) { p.x_stride = int64_t{1} << 62; },
-       "gemm: x is 4 x 8 with a row stride of 4611686018427387904: it must not reach further than 2^60 bytes"},
-      {"stride past any memory", [](auto& p, auto&) { p.y_stride = int64_t{1} << 58; },
-       "gemm: y is 4 x 6 with a row stride of 288230376151711744: it must not reach further than 2^60 bytes"},
-      {"null x", [](auto& p, auto&) { p.x = nullptr; }, "gemm: x is null, but m, n, k are 4, 6, 8"},
-      {"null weight", [](auto& p, auto&) { p.weight = nullptr; }, "gemm: weight is null, but m, n, k are 4, 6, 8"},
-      {"null y", [](auto& p, auto&) { p.y = nullptr; }, "gemm: y is null, but m, n, k are 4, 6, 8"},
-      {"misaligned x", [](auto& p, auto&) { p.x = static_cast<const char*>(p.x) + 2; }, ": float32 must be aligned to 4 bytes"},
-      {"misaligned y", [](auto& p, auto&) { p.y = static_cast<char*>(p.y) + 1; }, ": float32 must be aligned to 4 bytes"},
-      {"y over x", [&](auto& p, auto&) { p.y = at(p.x, m * k - 1); }, "overlaps x (128 bytes at "},
-      {"y over weight", [&](auto& p, auto&) { p.y = at(p.weight, 1 - m * n); }, "overlaps weight (192 bytes at "},
-      {"y over bias", [&](auto& p, auto&) { p.y = const_cast<void*>(p.bias); }, "overlaps bias (24 bytes at "},
-      {"device", [](auto&, auto& e) { e.device = e.device == Device::cpu ? Device::cuda : Device::cpu; },
-       "gemm: the context was made for "},
+  const std::string apart = ": the output must not overlap any input";
+  const char* const other_device = backend_device(GetParam()) == Device::cpu
+                                       ? "the context was made for cpu, but the execution's device is cuda"
+                                       : "the context was made for cuda, but the execution's device is cpu";
+  const std::vector<Refusal<GemmCall>> refusals = {
+      {"dtype", [](auto& p) { p.dtype = kNoType; }, "dtype is the unknown type 99: it must be float32, float16 or bfloat16"},
+      {"y_dtype", [](auto& p) { p.y_dtype = DType::f16; }, "y_dtype is float16: it must be float32 or dtype, which is float32"},
+      {"unknown y_dtype", [](auto& p) { p.y_dtype = kNoType; },
+       "y_dtype is the unknown type 99: it must be float32 or dtype, which is float32"},
+      {"m", [](auto& p) { p.m = -1; }, "m, n, k are -1, 6, 8: none may be negative"},
+      {"n", [](auto& p) { p.n = -2; }, "m, n, k are 4, -2, 8: none may be negative"},
+      {"k", [](auto& p) { p.k = -3; }, "m, n, k are 4, 6, -3: none may be negative"},
+      {"x_stride", [](auto& p) { p.x_stride = 7; }, "x_stride is 7: it must be at least k, which is 8"},
+      {"y_stride", [](auto& p) { p.y_stride = 5; }, "y_stride is 5: it must be at least n, which is 6"},
+      {"huge stride", [](auto& p) { p.x_stride = int64_t{1} << 62; },
+       "x is 4 x 8 with a row stride of 4611686018427387904: it must not reach further than 2^60 bytes"},
+      {"stride past any memory", [](auto& p) { p.y_stride = int64_t{1} << 58; },
+       "y is 4 x 6 with a row stride of 288230376151711744: it must not reach further than 2^60 bytes"},
+      {"null x", [](auto& p) { p.x = nullptr; }, "x is null, but m, n, k are 4, 6, 8"},
+      {"null weight", [](auto& p) { p.weight = nullptr; }, "weight is null, but m, n, k are 4, 6, 8"},
+      {"null y", [](auto& p) { p.y = nullptr; }, "y is null, but m, n, k are 4, 6, 8"},
+      {"misaligned x", [](auto& p) { p.x = static_cast<const char*>(p.x) + 2; }, "x is at @: float32 must be aligned to 4 bytes"},
+      {"misaligned y", [](auto& p) { p.y = static_cast<char*>(p.y) + 1; }, "y is at @: float32 must be aligned to 4 bytes"},
+      {"y over x", [&](auto& p) { p.y = at(p.x, m * k - 1); }, "y (96 bytes at @) overlaps x (128 bytes at @)" + apart},
+      {"y over weight", [&](auto& p) { p.y = at(p.weight, 1 - m * n); },
+       "y (96 bytes at @) overlaps weight (192 bytes at @)" + apart},
+      {"y over bias", [&](auto& p) { p.y = const_cast<void*>(p.bias); },
+       "y (96 bytes at @) overlaps bias (24 bytes at @)" + apart},
+      {"device", [](auto& p) { p.on_another_device = true; }, other_device},
   };
-  for (const Refusal& refusal : refusals) {
-    SCOPED_TRACE(refusal.name);
+  expect_refusals("gemm", refusals, [&](const auto& change) {
     Arena arena(GetParam());
-    GemmParams p;
+    GemmCall p;
     p.dtype = p.y_dtype = DType::f32;
     p.m = m;
     p.n = n;
@@ -427,15 +423,13 @@ TEST_P(GemmTest, RefusesWhatBreaksTheContract) {
     p.bias = arena.input(std::vector<float>(static_cast<size_t>(n), 1.0f));
     p.y = arena.output<float>(m * n);
     p.y_stride = n;
-    const Status status = arena.run([&](const Execution& execution) {
-      Execution changed = execution;
-      refusal.break_rule(p, changed);
-      return gemm(p, *context_, changed);
-    });
-    EXPECT_EQ(status.code(), StatusCode::invalid_argument);
-    EXPECT_NE(status.message().find(refusal.message), std::string::npos) << status.message();
-    EXPECT_TRUE(arena.untouched());
-  }
+    change(p);
+    const auto run = [&](Execution execution) {
+      if (p.on_another_device) execution.device = execution.device == Device::cpu ? Device::cuda : Device::cpu;
+      return gemm(p, *context_, execution);
+    };
+    return refused(arena.run(run), arena);
+  });
 }
 
 TEST_P(GemmTest, RefusesNoThreads) {

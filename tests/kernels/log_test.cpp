@@ -4,25 +4,19 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 
+#include "tests/support/bits.h"
 #include "tests/support/tolerance.h"
 
 namespace prologue::test {
 namespace {
 
-float from_bits(uint32_t bits) {
-  float x;
-  std::memcpy(&x, &bits, sizeof x);
-  return x;
-}
-
 // Every 97th float from the smallest normal one to the largest, and every 7th next to 1, where the result is small.
 TEST(LogTest, WithinOneUlp) {
   constexpr uint32_t kSmallest = 0x00800000, kInfinity = 0x7f800000, kOne = 0x3f800000;
   const auto check = [](uint32_t bits) {
-    const float x = from_bits(bits);
+    const float x = float_of(bits);
     const double want = std::log(static_cast<double>(x));
     ASSERT_LE(std::fabs(static_cast<double>(log_f32(x)) - want), ulp<float>(want)) << x;
   };

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "tests/oracle/token_ops.h"
 #include "tests/support/arena.h"
 #include "tests/support/random.h"
+#include "tests/support/refusals.h"
 
 namespace prologue::test {
 namespace {
@@ -154,14 +154,9 @@ TEST_P(LogprobsTest, SameBitsAsTheCpu) {
   }
 }
 
-struct Refusal {
-  std::function<void(LogprobsParams&)> breakage;
-  std::string message;
-};
-
 TEST_P(LogprobsTest, RefusesWhatTheContractForbids) {
   using P = LogprobsParams;
-  const std::vector<Refusal> refusals = {
+  const std::vector<Refusal<P>> refusals = {
       {[](P& p) { p.num_rows = -1; }, "num_rows is -1: it must lie in 0..2147483648"},
       {[](P& p) { p.vocab_size = 0; }, "vocab_size is 0: it must lie in 1..8388608"},
       {[](P& p) { p.vocab_size = 8388609; }, "vocab_size is 8388609: it must lie in 1..8388608"},
@@ -177,7 +172,7 @@ TEST_P(LogprobsTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.ids = const_cast<int32_t*>(p.tokens); }, "ids overlaps tokens"},
       {[](P& p) { p.ids = reinterpret_cast<int32_t*>(p.logprobs); }, "logprobs overlaps ids"},
   };
-  for (const Refusal& refusal : refusals) {
+  expect_refusals("logprobs", refusals, [&](const auto& change) {
     Arena arena(GetParam());
     P p{2,
         4,
@@ -187,12 +182,9 @@ TEST_P(LogprobsTest, RefusesWhatTheContractForbids) {
         2,
         arena.output<float>(6),
         arena.output<int32_t>(6)};
-    refusal.breakage(p);
-    const Status status = arena.run([&](const Execution& execution) { return logprobs(p, execution); });
-    EXPECT_EQ(status.code(), StatusCode::invalid_argument) << refusal.message;
-    EXPECT_EQ(status.message(), "logprobs: " + refusal.message);
-    EXPECT_TRUE(arena.untouched()) << refusal.message;
-  }
+    change(p);
+    return refused(arena.run([&](const Execution& execution) { return logprobs(p, execution); }), arena);
+  });
 }
 
 TEST_P(LogprobsTest, NoRows) {

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
-#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "tests/support/arena.h"
 #include "tests/support/placed_mla.h"
 #include "tests/support/random.h"
+#include "tests/support/refusals.h"
 #include "tests/support/source_path.h"
 #include "tests/support/tolerance.h"
 #include "tests/support/types.h"
@@ -365,17 +365,11 @@ TEST_P(MlaPrologueTest, SpecialNumbersInRecords) {
   EXPECT_EQ(std::memcmp(got.data() + 528, k.data(), 128), 0);
 }
 
-struct Refusal {
-  std::function<void(MlaPrologueParams&)> breakage;
-  StatusCode code;
-  std::string message;
-};
-
 TEST_P(MlaPrologueTest, RefusesWhatTheContractForbids) {
   constexpr StatusCode kInvalid = StatusCode::invalid_argument, kUnsupported = StatusCode::unsupported;
   using P = MlaPrologueParams;
   const auto writable = [](const void* data) { return const_cast<void*>(data); };
-  const std::vector<Refusal> refusals = {
+  const std::vector<Refusal<P>> refusals = {
       {[](P& p) { p.num_tokens = -1; }, kInvalid, "num_tokens is -1: it must lie in 0..2147483647"},
       {[](P& p) { p.num_q_heads = -1; }, kInvalid, "num_q_heads is -1: it must lie in 0..65536"},
       {[](P& p) { p.dtype = DType::f64; }, kUnsupported, "dtype is float64: supported are float32, float16 and bfloat16"},
@@ -490,17 +484,13 @@ TEST_P(MlaPrologueTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.token_faults = static_cast<uint8_t*>(p.kv_c_out); }, kInvalid, "kv_c_out overlaps token_faults"},
       {[](P& p) { p.faults = static_cast<FaultRecord*>(p.q_pe_out.data); }, kInvalid, "q_pe_out overlaps faults"},
   };
-  for (const Refusal& refusal : refusals) {
-    SCOPED_TRACE(refusal.message);
+  expect_refusals("mla_prologue", refusals, [&](const auto& change) {
     MlaCase c = usual(2, 2);
     c.max_position = 8;
     PlacedMla<BFloat16> placed(GetParam(), c);
-    refusal.breakage(placed.params());
-    const Status status = placed.run();
-    EXPECT_EQ(status.code(), refusal.code);
-    EXPECT_EQ(status.message(), "mla_prologue: " + refusal.message);
-    EXPECT_TRUE(placed.arena().untouched());
-  }
+    change(placed.params());
+    return refused(placed.run(), placed.arena());
+  });
 }
 
 TEST_P(MlaPrologueTest, RecordsAreAlignedToTheirScales) {

@@ -5,12 +5,12 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "tests/support/arena.h"
 #include "tests/support/random.h"
+#include "tests/support/refusals.h"
 #include "tests/support/tolerance.h"
 #include "tests/support/types.h"
 
@@ -97,11 +97,7 @@ TEST_P(MoeCombineTest, RefusesWhatTheContractForbids) {
   const auto at = [](const void* pointer, int64_t elements) {
     return const_cast<float*>(static_cast<const float*>(pointer)) + elements;
   };
-  const struct {
-    std::function<void(P&)> breakage;
-    StatusCode code;
-    std::string message;
-  } refusals[] = {
+  const std::vector<Refusal<P>> refusals = {
       {[](P& p) { p.dtype = kNoType; }, StatusCode::unsupported,
        "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
       {[](P& p) { p.num_tokens = -1; }, kInvalid, "num_tokens is -1: it must lie in 0..2147483648"},
@@ -113,7 +109,7 @@ TEST_P(MoeCombineTest, RefusesWhatTheContractForbids) {
       {[&](P& p) { p.out = at(p.shared, 1); }, kInvalid, "out overlaps shared"},
       {[&](P& p) { p.out = at(p.expert_weights, 0); }, kInvalid, "out overlaps expert_weights"},
   };
-  for (const auto& refusal : refusals) {
+  expect_refusals("moe_combine", refusals, [&](const auto& change) {
     Arena arena(GetParam());
     P p;
     p.num_tokens = 2;
@@ -124,12 +120,9 @@ TEST_P(MoeCombineTest, RefusesWhatTheContractForbids) {
     p.expert_weights = arena.input(std::vector<float>(6));
     p.shared = arena.input(std::vector<float>(8));
     p.out = arena.output<float>(8);
-    refusal.breakage(p);
-    const Status status = arena.run([&](const Execution& execution) { return moe_combine(p, execution); });
-    EXPECT_EQ(status.code(), refusal.code) << refusal.message;
-    EXPECT_EQ(status.message(), "moe_combine: " + refusal.message);
-    EXPECT_TRUE(arena.untouched()) << refusal.message;
-  }
+    change(p);
+    return refused(arena.run([&](const Execution& execution) { return moe_combine(p, execution); }), arena);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, MoeCombineTest, testing::ValuesIn(all_backends()),

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,7 +12,9 @@
 
 #include "tests/oracle/moe.h"
 #include "tests/support/arena.h"
+#include "tests/support/bits.h"
 #include "tests/support/random.h"
+#include "tests/support/refusals.h"
 #include "tests/support/tolerance.h"
 #include "tests/support/types.h"
 
@@ -112,11 +112,6 @@ std::vector<Reference> reference(const Case& c, const Inputs<T>& in) {
 // The steps of gemm_test.
 double steps_for(int64_t k) { return std::max(kDefaultSteps, std::sqrt(static_cast<double>(k))); }
 
-template <class T>
-bool same_bits(const T* a, const T* b, int64_t count) {
-  return count == 0 || std::memcmp(a, b, static_cast<size_t>(count) * sizeof(T)) == 0;
-}
-
 // Few, some and many rows per expert: every kernel, and on the CPU more rows than are copied at a time.
 std::vector<Case> curated_cases(int64_t element_size) {
   std::vector<Case> cases;
@@ -197,29 +192,6 @@ TEST_P(MoeGemmTest, RefusesWhatTheContractForbids) {
   constexpr StatusCode kInvalid = StatusCode::invalid_argument;
   using P = MoeGemmParams;
   const auto at = [](const void* pointer) { return const_cast<void*>(pointer); };
-  const struct {
-    std::function<void(P&)> breakage;
-    StatusCode code;
-    std::string message;
-  } refusals[] = {
-      {[](P& p) { p.dtype = kNoType; }, StatusCode::unsupported,
-       "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
-      {[](P& p) { p.num_experts = 0; }, kInvalid, "num_experts is 0: it must lie in 1..1024"},
-      {[](P& p) { p.top_k = 33; }, kInvalid, "top_k is 33: it must lie in 1..32"},
-      {[](P& p) { p.num_tokens = -1; }, kInvalid, "num_tokens is -1: it must lie in 0..536870912"},
-      {[](P& p) { p.n = 0; }, kInvalid, "n is 0: it must lie in 1..1048576"},
-      {[](P& p) { p.k = 0; }, kInvalid, "k is 0: it must lie in 1..16777216"},
-      {[](P& p) { p.x = nullptr; }, kInvalid, "x is null"},
-      {[](P& p) { p.weight = nullptr; }, kInvalid, "weight is null"},
-      {[](P& p) { p.expert_ids = nullptr; }, kInvalid, "expert_ids is null"},
-      {[](P& p) { p.y = nullptr; }, kInvalid, "y is null"},
-      {[&](P& p) { p.y = at(p.x); }, kInvalid, "y overlaps x"},
-      {[&](P& p) { p.y = at(p.weight); }, kInvalid, "y overlaps weight"},
-      {[&](P& p) { p.y = at(p.bias); }, kInvalid, "y overlaps bias"},
-      {[&](P& p) { p.y = at(p.expert_ids); }, kInvalid, "y overlaps expert_ids"},
-      {[&](P& p) { p.y = at(p.row_scale); }, kInvalid, "y overlaps row_scale"},
-      {[&](P& p) { p.y = p.workspace; }, kInvalid, "y overlaps workspace"},
-  };
   const auto valid_call = [](Arena& arena, Backend backend) {
     P p;
     p.num_tokens = 4;
@@ -238,21 +210,36 @@ TEST_P(MoeGemmTest, RefusesWhatTheContractForbids) {
     p.workspace = arena.workspace(p.workspace_bytes);
     return p;
   };
-  const auto expect_refused = [&](const auto& breakage, StatusCode code, const std::string& message) {
+  Arena sizes(GetParam());
+  const int64_t needed = valid_call(sizes, GetParam()).workspace_bytes;
+  const std::string needs = " bytes: this call needs " + std::to_string(needed) + " (see moe_gemm_workspace_bytes)";
+  const std::vector<Refusal<P>> refusals = {
+      {[](P& p) { p.dtype = kNoType; }, StatusCode::unsupported,
+       "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
+      {[](P& p) { p.num_experts = 0; }, kInvalid, "num_experts is 0: it must lie in 1..1024"},
+      {[](P& p) { p.top_k = 33; }, kInvalid, "top_k is 33: it must lie in 1..32"},
+      {[](P& p) { p.num_tokens = -1; }, kInvalid, "num_tokens is -1: it must lie in 0..536870912"},
+      {[](P& p) { p.n = 0; }, kInvalid, "n is 0: it must lie in 1..1048576"},
+      {[](P& p) { p.k = 0; }, kInvalid, "k is 0: it must lie in 1..16777216"},
+      {[](P& p) { p.x = nullptr; }, kInvalid, "x is null"},
+      {[](P& p) { p.weight = nullptr; }, kInvalid, "weight is null"},
+      {[](P& p) { p.expert_ids = nullptr; }, kInvalid, "expert_ids is null"},
+      {[](P& p) { p.y = nullptr; }, kInvalid, "y is null"},
+      {[&](P& p) { p.y = at(p.x); }, kInvalid, "y overlaps x"},
+      {[&](P& p) { p.y = at(p.weight); }, kInvalid, "y overlaps weight"},
+      {[&](P& p) { p.y = at(p.bias); }, kInvalid, "y overlaps bias"},
+      {[&](P& p) { p.y = at(p.expert_ids); }, kInvalid, "y overlaps expert_ids"},
+      {[&](P& p) { p.y = at(p.row_scale); }, kInvalid, "y overlaps row_scale"},
+      {[&](P& p) { p.y = p.workspace; }, kInvalid, "y overlaps workspace"},
+      {[](P& p) { p.workspace = nullptr; }, "workspace has 0" + needs},
+      {[](P& p) { --p.workspace_bytes; }, "workspace has " + std::to_string(needed - 1) + needs},
+  };
+  expect_refusals("moe_gemm", refusals, [&](const auto& change) {
     Arena arena(GetParam());
     P p = valid_call(arena, GetParam());
-    breakage(p);
-    const Status status = arena.run([&](const Execution& execution) { return moe_gemm(p, *context_, execution); });
-    EXPECT_EQ(status.code(), code) << message;
-    EXPECT_EQ(status.message(), "moe_gemm: " + message);
-    EXPECT_TRUE(arena.untouched()) << message;
-  };
-  for (const auto& refusal : refusals) expect_refused(refusal.breakage, refusal.code, refusal.message);
-  Arena arena(GetParam());
-  const int64_t needed = valid_call(arena, GetParam()).workspace_bytes;
-  const std::string needs = " bytes: this call needs " + std::to_string(needed) + " (see moe_gemm_workspace_bytes)";
-  expect_refused([](P& p) { p.workspace = nullptr; }, kInvalid, "workspace has 0" + needs);
-  expect_refused([](P& p) { --p.workspace_bytes; }, kInvalid, "workspace has " + std::to_string(needed - 1) + needs);
+    change(p);
+    return refused(arena.run([&](const Execution& execution) { return moe_gemm(p, *context_, execution); }), arena);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, MoeGemmTest, testing::ValuesIn(all_backends()),

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "tests/oracle/moe.h"
 #include "tests/support/arena.h"
 #include "tests/support/random.h"
+#include "tests/support/refusals.h"
 #include "tests/support/tolerance.h"
 #include "tests/support/types.h"
 
@@ -149,11 +149,7 @@ TEST_P(MoeRouteTest, HasTheBitsOfTheCpu) {
 TEST_P(MoeRouteTest, RefusesWhatTheContractForbids) {
   constexpr StatusCode kInvalid = StatusCode::invalid_argument, kUnsupported = StatusCode::unsupported;
   using P = MoeRouteParams;
-  const struct {
-    std::function<void(P&)> breakage;
-    StatusCode code;
-    std::string message;
-  } refusals[] = {
+  const std::vector<Refusal<P>> refusals = {
       {[](P& p) { p.dtype = kNoType; }, kUnsupported,
        "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
       {[](P& p) { p.weighting = static_cast<ExpertWeighting>(3); }, kUnsupported,
@@ -173,7 +169,7 @@ TEST_P(MoeRouteTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.expert_weights = static_cast<float*>(const_cast<void*>(p.logits)); }, kInvalid,
        "expert_weights overlaps logits"},
   };
-  for (const auto& refusal : refusals) {
+  expect_refusals("moe_route", refusals, [&](const auto& change) {
     Arena arena(GetParam());
     P p;
     p.num_tokens = 2;
@@ -184,12 +180,9 @@ TEST_P(MoeRouteTest, RefusesWhatTheContractForbids) {
     p.logits_stride = 4;
     p.expert_ids = arena.output<int32_t>(4);
     p.expert_weights = arena.output<float>(4);
-    refusal.breakage(p);
-    const Status status = arena.run([&](const Execution& execution) { return moe_route(p, execution); });
-    EXPECT_EQ(status.code(), refusal.code) << refusal.message;
-    EXPECT_EQ(status.message(), "moe_route: " + refusal.message);
-    EXPECT_TRUE(arena.untouched()) << refusal.message;
-  }
+    change(p);
+    return refused(arena.run([&](const Execution& execution) { return moe_route(p, execution); }), arena);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, MoeRouteTest, testing::ValuesIn(all_backends()),

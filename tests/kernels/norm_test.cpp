@@ -4,15 +4,15 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
-#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "tests/oracle/token_ops.h"
 #include "tests/support/arena.h"
+#include "tests/support/bits.h"
 #include "tests/support/random.h"
+#include "tests/support/refusals.h"
 #include "tests/support/tolerance.h"
 #include "tests/support/types.h"
 
@@ -23,11 +23,6 @@ class NormTest : public testing::TestWithParam<Backend> {
  protected:
   void SetUp() override { PROLOGUE_REQUIRE_BACKEND(GetParam()); }
 };
-
-template <class T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
-}
 
 // Weights that differ in what is given, and in its type.
 enum class Weights { of_type, float32, none, of_type_with_bias, float32_with_bias, only_bias };
@@ -209,19 +204,13 @@ TEST_P(NormTest, IndependentOfTheBatch) {
   }
 }
 
-struct Refusal {
-  std::function<void(NormParams&)> breakage;
-  StatusCode code;
-  std::string message;
-};
-
 TEST_P(NormTest, RefusesWhatTheContractForbids) {
   constexpr StatusCode kInvalid = StatusCode::invalid_argument;
   using P = NormParams;
   const auto after = [](const void* pointer, int64_t elements) {
     return const_cast<float*>(static_cast<const float*>(pointer)) + elements;
   };
-  const std::vector<Refusal> refusals = {
+  const std::vector<Refusal<P>> refusals = {
       {[](P& p) { p.dtype = kNoType; }, StatusCode::unsupported,
        "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
       {[](P& p) { p.num_tokens = -2; }, kInvalid, "num_tokens is -2: it must lie in 0..2147483648"},
@@ -244,7 +233,7 @@ TEST_P(NormTest, RefusesWhatTheContractForbids) {
       {[&](P& p) { p.residual = after(p.bias, 0); }, kInvalid, "residual overlaps bias"},
       {[&](P& p) { p.residual = after(p.weight, 0); }, kInvalid, "residual overlaps weight"},
   };
-  for (const Refusal& refusal : refusals) {
+  expect_refusals("norm", refusals, [&](const auto& change) {
     Arena arena(GetParam());
     P p;
     p.num_tokens = 2;
@@ -255,12 +244,9 @@ TEST_P(NormTest, RefusesWhatTheContractForbids) {
     p.weight = arena.input(std::vector<float>(4));
     p.bias = arena.input(std::vector<float>(4));
     p.out = arena.output<float>(8);
-    refusal.breakage(p);
-    const Status status = arena.run([&](const Execution& execution) { return norm(p, execution); });
-    EXPECT_EQ(status.code(), refusal.code) << refusal.message;
-    EXPECT_EQ(status.message(), "norm: " + refusal.message);
-    EXPECT_TRUE(arena.untouched()) << refusal.message;
-  }
+    change(p);
+    return refused(arena.run([&](const Execution& execution) { return norm(p, execution); }), arena);
+  });
 }
 
 TEST(NormCpuTest, CudaWithoutCuda) {

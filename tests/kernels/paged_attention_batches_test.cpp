@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/support/attention_batch.h"
+#include "tests/support/bits.h"
 
 namespace prologue::test {
 namespace {
@@ -67,11 +68,6 @@ std::vector<T> run_attention(Backend backend, const AttentionInputs<T>& in, cons
   EXPECT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(arena.read(faults)[0].count, 0u);
   return rows_of(arena, in, p);
-}
-
-template <class T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
 constexpr int64_t kHeadDims[] = {64, 128, 80, 66, 256, 192, 576, 2};

@@ -16,7 +16,9 @@
 #include "tests/oracle/paged_attention.h"
 #include "tests/support/arena.h"
 #include "tests/support/attention_pages.h"
+#include "tests/support/bits.h"
 #include "tests/support/random.h"
+#include "tests/support/refusals.h"
 #include "tests/support/tolerance.h"
 #include "tests/support/types.h"
 
@@ -203,11 +205,6 @@ void expect_matches_oracle(Backend backend, const AttentionInputs<T>& in, const 
   const int64_t longest = in.seq_lens.empty() ? 0 : *std::max_element(in.seq_lens.begin(), in.seq_lens.end());
   expect_close(got, want, in.head_dim, what, std::max(kDefaultSteps, std::sqrt(static_cast<double>(longest))),
                probability_error<T>(backend) == 0.0);
-}
-
-template <class T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
 class PagedAttentionTest : public testing::TestWithParam<Backend> {
@@ -848,16 +845,10 @@ TEST_P(PagedAttentionTest, FaultsMayGoUnrecorded) {
 
 // One refusal per check.
 
-struct Refusal {
-  std::function<void(PagedAttentionParams&)> breakage;
-  StatusCode code;
-  std::string message;
-};
-
 TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
   constexpr StatusCode kInvalid = StatusCode::invalid_argument, kUnsupported = StatusCode::unsupported;
   using P = PagedAttentionParams;
-  const std::vector<Refusal> refusals = {
+  const std::vector<Refusal<P>> refusals = {
       {[](P& p) { p.dtype = kNoType; }, kUnsupported,
        "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
       {[](P& p) { p.num_tokens = -1; }, kInvalid, "num_tokens is -1: it must lie in 0..2147483647"},
@@ -984,16 +975,13 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
        },
        kInvalid, "out overlaps cache.k.scale"},
   };
-  for (const Refusal& refusal : refusals) {
+  expect_refusals("paged_attention", refusals, [&](const auto& change) {
     Arena arena(GetParam());
     PagedAttentionParams p =
         make_params(arena, make_inputs<float>({4, 2, 8, 4, {{2, 5}, {1, 3}}}, 16), backend_device(GetParam()));
-    refusal.breakage(p);
-    const Status status = arena.run([&](const Execution& execution) { return paged_attention(p, execution); });
-    EXPECT_EQ(status.code(), refusal.code) << refusal.message;
-    EXPECT_EQ(status.message(), "paged_attention: " + refusal.message);
-    EXPECT_TRUE(arena.untouched()) << refusal.message;
-  }
+    change(p);
+    return refused(arena.run([&](const Execution& execution) { return paged_attention(p, execution); }), arena);
+  });
 }
 
 TEST_P(PagedAttentionTest, RefusesMisalignedPointersAndDevices) {

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -17,7 +16,9 @@
 
 #include "tests/oracle/weight_blocks.h"
 #include "tests/support/arena.h"
+#include "tests/support/bits.h"
 #include "tests/support/random.h"
+#include "tests/support/refusals.h"
 #include "tests/support/tolerance.h"
 #include "tests/support/types.h"
 #include "tests/support/weight_blocks.h"
@@ -173,11 +174,6 @@ std::vector<Y> run(Backend backend, GemmContext& context, const Problem<T>& prob
     }
   }
   return result;
-}
-
-template <class T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
 const cpu::QuantizedKernels* kernels_named(const std::string& name) {
@@ -362,45 +358,44 @@ TEST_P(QuantizedGemmTest, NonFiniteValuesStayWhereTheyBelong) {
 
 // ---- Refusals ----
 
-struct Refusal {
-  const char* name;
-  std::function<void(GemmParams&)> break_rule;
-  StatusCode code;
-  std::string message;
-};
-
 class QuantizedGemmRefusals : public testing::TestWithParam<Backend> {};
 
 TEST_P(QuantizedGemmRefusals, RefusesWhatBreaksTheContract) {
   PROLOGUE_REQUIRE_BACKEND(GetParam());
   auto context = std::move(GemmContext::create(backend_device(GetParam()))).value();
   const bool on_cpu = backend_device(GetParam()) == Device::cpu;
-  const std::vector<Refusal> refusals = {
+  std::vector<Refusal<GemmParams>> refusals = {
       {"negative count", [](auto& p) { p.packed.num_segments = -1; }, StatusCode::invalid_argument,
-       "gemm: packed.num_segments is -1: it must be 0 to 4"},
+       "packed.num_segments is -1: it must be 0 to 4"},
       {"too many", [](auto& p) { p.packed.num_segments = 5; }, StatusCode::invalid_argument,
-       "gemm: packed.num_segments is 5: it must be 0 to 4"},
+       "packed.num_segments is 5: it must be 0 to 4"},
       {"weight, too", [](auto& p) { p.weight = p.x; }, StatusCode::invalid_argument,
-       "gemm: packed.num_segments is 2: the weights are the segments, and weight must be null"},
+       "packed.num_segments is 2: the weights are the segments, and weight must be null"},
       {"dense", [](auto& p) { p.packed.segments[1].format = WeightFormat::dense; }, StatusCode::invalid_argument,
-       "gemm: packed.segments[1].format is dense: it must be one of the block formats"},
+       "packed.segments[1].format is dense: it must be one of the block formats"},
       {"unknown format", [](auto& p) { p.packed.segments[0].format = static_cast<WeightFormat>(99); },
-       StatusCode::invalid_argument, "gemm: packed.segments[0].format is unknown: it must be one of the block formats"},
+       StatusCode::invalid_argument, "packed.segments[0].format is unknown: it must be one of the block formats"},
       {"k", [](auto& p) { p.packed.segments[1].format = WeightFormat::q4_k; }, StatusCode::invalid_argument,
-       "gemm: k is 64: q4_k needs a multiple of 256"},
+       "k is 64: q4_k needs a multiple of 256"},
       {"large k", [](auto& p) { p.x_stride = p.k = (int64_t{1} << 20) + 32; }, StatusCode::unsupported,
-       "gemm: k is 1048608: with packed weights it must be at most 1048576"},
+       "k is 1048608: with packed weights it must be at most 1048576"},
       {"rows", [](auto& p) { p.packed.segments[0].rows = -1; }, StatusCode::invalid_argument,
-       "gemm: packed.segments[0].rows is -1: it must be 0 to 2147483648"},
-      {"n", [](auto& p) { p.packed.segments[0].rows = 5; }, StatusCode::invalid_argument,
-       "gemm: the segments have 8 rows: n is 7"},
+       "packed.segments[0].rows is -1: it must be 0 to 2147483648"},
+      {"n", [](auto& p) { p.packed.segments[0].rows = 5; }, StatusCode::invalid_argument, "the segments have 8 rows: n is 7"},
       {"null", [](auto& p) { p.packed.segments[1].data = nullptr; }, StatusCode::invalid_argument,
-       "gemm: packed.segments[1].data is null"},
+       "packed.segments[1].data is null"},
       {"y over weights", [](auto& p) { p.y = const_cast<void*>(p.packed.segments[1].data); }, StatusCode::invalid_argument,
-       "overlaps a segment (1088 bytes at "},
+       "y (84 bytes at @) overlaps a segment (1088 bytes at @): the output must not overlap any input"},
   };
-  for (const Refusal& refusal : refusals) {
-    SCOPED_TRACE(refusal.name);
+  for (Refusal<GemmParams>& refusal : refusals) {
+    GemmParams p;
+    p.packed.num_segments = 2;
+    refusal.change(p);
+    if (on_cpu || p.packed.num_segments != 2) continue;
+    refusal.code = StatusCode::unsupported;
+    refusal.message = "packed.num_segments is 2: packed weights are multiplied on the CPU only";
+  }
+  expect_refusals("gemm", refusals, [&](const auto& change) {
     Arena arena(GetParam());
     GemmParams p;
     p.dtype = p.y_dtype = DType::f32;
@@ -413,17 +408,9 @@ TEST_P(QuantizedGemmRefusals, RefusesWhatBreaksTheContract) {
     p.packed.num_segments = 2;
     p.packed.segments[0] = {arena.input(std::vector<uint8_t>(16 * 2 * 18)), WeightFormat::q4_0, 4};
     p.packed.segments[1] = {arena.input(std::vector<uint8_t>(16 * 2 * 34)), WeightFormat::q8_0, 3};
-    refusal.break_rule(p);
-    const Status status = arena.run([&](const Execution& execution) { return gemm(p, *context, execution); });
-    if (on_cpu || p.packed.num_segments != 2) {
-      EXPECT_EQ(status.code(), refusal.code);
-      EXPECT_NE(status.message().find(refusal.message), std::string::npos) << status.message();
-    } else {
-      EXPECT_EQ(status.code(), StatusCode::unsupported);
-      EXPECT_EQ(status.message(), "gemm: packed.num_segments is 2: packed weights are multiplied on the CPU only");
-    }
-    EXPECT_TRUE(arena.untouched());
-  }
+    change(p);
+    return refused(arena.run([&](const Execution& execution) { return gemm(p, *context, execution); }), arena);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, QuantizedGemmRefusals, testing::ValuesIn(all_backends()),

@@ -4,23 +4,12 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
+
+#include "tests/support/bits.h"
 
 namespace prologue::test {
 namespace {
-
-float from_bits(uint32_t bits) {
-  float x;
-  std::memcpy(&x, &bits, sizeof x);
-  return x;
-}
-
-uint32_t to_bits(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  return bits;
-}
 
 constexpr uint32_t kOne = 0x3f800000, kFour = 0x40800000, kInfinity = 0x7f800000;
 
@@ -30,7 +19,7 @@ float rounded_root(float x) { return static_cast<float>(1.0L / std::sqrt(static_
 int wrong_approximation(float x, float want) {
   int wrong = 99;
   for (int off = -4; off <= 4; ++off) {
-    const float approximation = from_bits(to_bits(want) + static_cast<uint32_t>(off));
+    const float approximation = float_of(std::bit_cast<uint32_t>(want) + static_cast<uint32_t>(off));
     if (refine_reciprocal_root(x, approximation) != want) wrong = off;
   }
   return wrong;
@@ -39,7 +28,7 @@ int wrong_approximation(float x, float want) {
 // Every significand with an even and with an odd exponent. Other exponents scale both arguments by a power of two.
 TEST(ReciprocalRootTest, IsRoundedOnceForEverySignificandAndApproximation) {
   for (uint32_t bits = kOne; bits < kFour; ++bits) {
-    const float x = from_bits(bits), want = rounded_root(x);
+    const float x = float_of(bits), want = rounded_root(x);
     ASSERT_EQ(reciprocal_root(x), want) << std::hexfloat << x;
     ASSERT_EQ(wrong_approximation(x, want), 99) << std::hexfloat << x;
   }
@@ -47,7 +36,7 @@ TEST(ReciprocalRootTest, IsRoundedOnceForEverySignificandAndApproximation) {
 
 TEST(ReciprocalRootTest, EveryExponentAndSubnormals) {
   for (uint32_t bits = 1; bits < kInfinity; bits += bits < 0x00800000 ? 4099 : 65537) {
-    const float x = from_bits(bits), want = rounded_root(x);
+    const float x = float_of(bits), want = rounded_root(x);
     ASSERT_EQ(reciprocal_root(x), want) << std::hexfloat << x;
     ASSERT_EQ(wrong_approximation(x, want), 99) << std::hexfloat << x;
   }

@@ -1,13 +1,13 @@
 // What the rotary operation refuses: each check with its code and its message, and that nothing is written.
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <string>
 #include <vector>
 
 #include <prologue/kernels/rotary/rotary.h>
 
 #include "tests/support/placed_rotary.h"
+#include "tests/support/refusals.h"
 #include "tests/support/types.h"
 
 namespace prologue::test {
@@ -20,19 +20,12 @@ class RotaryTest : public ::testing::TestWithParam<Backend> {
 INSTANTIATE_TEST_SUITE_P(Backends, RotaryTest, ::testing::ValuesIn(all_backends()),
                          [](const auto& instance) { return std::string(backend_name(instance.param)); });
 
-struct Refusal {
-  const char* name;
-  std::function<void(RotaryParams&)> change;
-  StatusCode code;
-  std::string message;
-};
-
 TEST_P(RotaryTest, RefusesWithASentence) {
   using P = RotaryParams;
   const auto invalid = StatusCode::invalid_argument;
   const auto missing = StatusCode::unsupported;
   const auto float_at = [](const void* data, int64_t i) { return static_cast<float*>(const_cast<void*>(data)) + i; };
-  const std::vector<Refusal> refusals = {
+  const std::vector<Refusal<P>> refusals = {
       {"batch", [](P& p) { p.batch = -1; }, invalid, "batch is -1: it must lie in 0..2147483647"},
       {"seq_len", [](P& p) { p.seq_len = int64_t{1} << 31; }, invalid, "seq_len is 2147483648: it must lie in 0..2147483647"},
       {"tokens", [](P& p) { p.batch = 65536, p.seq_len = 65536; }, invalid,
@@ -161,21 +154,13 @@ TEST_P(RotaryTest, RefusesWithASentence) {
       {"token faults over y", [](P& p) { p.token_faults = static_cast<uint8_t*>(p.tensors[1].y); }, invalid,
        "tensors[1].y overlaps token_faults"},
   };
-  for (const Refusal& refusal : refusals) {
-    SCOPED_TRACE(refusal.name);
+  expect_refusals("rotary", refusals, [&](const auto& change) {
     RotaryCase c;
     c.bad_ids = false;
     PlacedRotary<float> placed(GetParam(), c);
-    refusal.change(placed.params());
-    const Status status = placed.run();
-    EXPECT_EQ(status.code(), refusal.code);
-    if (refusal.message.empty()) {
-      EXPECT_FALSE(status.message().empty());
-    } else {
-      EXPECT_EQ(status.message(), "rotary: " + refusal.message);
-    }
-    EXPECT_TRUE(placed.arena().untouched());
-  }
+    change(placed.params());
+    return refused(placed.run(), placed.arena());
+  });
 }
 
 // No sequences, and a table without rows: what a batch without tokens brings.

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdint>
 #include <fstream>
-#include <functional>
 #include <limits>
 #include <numeric>
 #include <set>
@@ -20,6 +19,7 @@
 #include "tests/oracle/token_ops.h"
 #include "tests/support/arena.h"
 #include "tests/support/random.h"
+#include "tests/support/refusals.h"
 #include "tests/support/source_path.h"
 
 namespace prologue::test {
@@ -550,14 +550,9 @@ TEST_P(SamplingTest, ThePromptIsNotGenerated) {
   EXPECT_EQ(run_adjusted(GetParam(), {1.0f, 2.0f}, {{row, {0, 1}, {}}}).tokens[0], 0);
 }
 
-struct Refusal {
-  std::function<void(SamplingParams&)> breakage;
-  std::string message;
-};
-
 TEST_P(SamplingTest, RefusesWhatTheContractForbids) {
   using P = SamplingParams;
-  const std::vector<Refusal> refusals = {
+  const std::vector<Refusal<P>> refusals = {
       {[](P& p) { p.num_rows = -1; }, "num_rows is -1: it must lie in 0..2147483648"},
       {[](P& p) { p.vocab_size = 0; }, "vocab_size is 0: it must lie in 1..8388608"},
       {[](P& p) { p.vocab_size = 8388609; }, "vocab_size is 8388609: it must lie in 1..8388608"},
@@ -572,15 +567,12 @@ TEST_P(SamplingTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.row_faults = reinterpret_cast<uint8_t*>(const_cast<SamplingRow*>(p.rows)); }, "row_faults overlaps rows"},
       {[](P& p) { p.row_faults = reinterpret_cast<uint8_t*>(p.tokens); }, "tokens overlaps row_faults"},
   };
-  for (const Refusal& refusal : refusals) {
+  expect_refusals("sample", refusals, [&](const auto& change) {
     Arena arena(GetParam());
     P p{2, 4, arena.input(std::vector<float>(8)), 4, arena.input(std::vector<SamplingRow>(2)), arena.output<int32_t>(2)};
-    refusal.breakage(p);
-    const Status status = arena.run([&](const Execution& execution) { return sample(p, execution); });
-    EXPECT_EQ(status.code(), StatusCode::invalid_argument) << refusal.message;
-    EXPECT_EQ(status.message(), "sample: " + refusal.message);
-    EXPECT_TRUE(arena.untouched()) << refusal.message;
-  }
+    change(p);
+    return refused(arena.run([&](const Execution& execution) { return sample(p, execution); }), arena);
+  });
 }
 
 TEST_P(SamplingTest, NoRows) {

@@ -4,13 +4,13 @@
 
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "tests/support/arena.h"
 #include "tests/support/random.h"
+#include "tests/support/refusals.h"
 #include "tests/support/tolerance.h"
 
 namespace prologue::test {
@@ -67,10 +67,7 @@ TEST_P(ScaleLogitsTest, InfinitiesAreCappedAndNanStays) {
 TEST_P(ScaleLogitsTest, RefusesWhatTheContractForbids) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   using P = ScaleLogitsParams;
-  const struct {
-    std::function<void(P&)> breakage;
-    std::string message;
-  } refusals[] = {
+  const std::vector<Refusal<P>> refusals = {
       {[](P& p) { p.num_rows = -2; }, "num_rows is -2: it must lie in 0..2147483648"},
       {[](P& p) { p.width = 0; }, "width is 0: it must lie in 1..16777216"},
       {[](P& p) { p.scale = kNan; }, "scale is nan: it must be finite"},
@@ -81,15 +78,12 @@ TEST_P(ScaleLogitsTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.out = nullptr; }, "out is null"},
       {[](P& p) { p.out = const_cast<float*>(p.x) + 1; }, "out overlaps x"},
   };
-  for (const auto& refusal : refusals) {
+  expect_refusals("scale_logits", refusals, [&](const auto& change) {
     Arena arena(GetParam());
     P p{2, 4, arena.input(std::vector<float>(8)), arena.output<float>(8), 1.0f, 30.0f};
-    refusal.breakage(p);
-    const Status status = arena.run([&](const Execution& execution) { return scale_logits(p, execution); });
-    EXPECT_EQ(status.code(), StatusCode::invalid_argument) << refusal.message;
-    EXPECT_EQ(status.message(), "scale_logits: " + refusal.message);
-    EXPECT_TRUE(arena.untouched()) << refusal.message;
-  }
+    change(p);
+    return refused(arena.run([&](const Execution& execution) { return scale_logits(p, execution); }), arena);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, ScaleLogitsTest, testing::ValuesIn(all_backends()),

@@ -2,10 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
-
 #include "tests/support/prologue_results.h"
 #include "tests/support/random.h"
+#include "tests/support/refusals.h"
 #include "tests/support/tolerance.h"
 #include "tests/support/types.h"
 
@@ -18,14 +17,6 @@ class StagesTest : public ::testing::TestWithParam<Backend> {
 };
 INSTANTIATE_TEST_SUITE_P(Backends, StagesTest, ::testing::ValuesIn(all_backends()),
                          [](const auto& instance) { return std::string(backend_name(instance.param)); });
-
-template <class F>
-void for_each_type(F&& f) {
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-    SCOPED_TRACE(dtype_name(dtype));
-    with_host_type(dtype, f);
-  }
-}
 
 // ---- add_bias ---------------------------------------------------------------------------------------------------------------
 
@@ -74,17 +65,10 @@ TEST_P(StagesTest, AddBiasMatchesTheSum) {
   });
 }
 
-struct AddBiasRefusal {
-  const char* name;
-  std::function<void(AddBiasParams&)> change;
-  StatusCode code;
-  std::string message;
-};
-
 TEST_P(StagesTest, AddBiasRefusesWithASentence) {
   using P = AddBiasParams;
   const auto invalid = StatusCode::invalid_argument;
-  const std::vector<AddBiasRefusal> refusals = {
+  const std::vector<Refusal<P>> refusals = {
       {"negative token count", [](P& p) { p.num_tokens = -5; }, invalid, "num_tokens is -5: it must lie in 0..2147483647"},
       {"no width", [](P& p) { p.width = 0; }, invalid, "width is 0: it must lie in 1..2147483647"},
       {"unknown type", [](P& p) { p.dtype = kNoType; }, StatusCode::unsupported,
@@ -98,8 +82,7 @@ TEST_P(StagesTest, AddBiasRefusesWithASentence) {
       {"y half over x", [](P& p) { p.y = static_cast<float*>(const_cast<void*>(p.x)) + 2; }, invalid, "y overlaps x"},
       {"y over the bias", [](P& p) { p.bias = p.y; }, invalid, "y overlaps bias"},
   };
-  for (const AddBiasRefusal& refusal : refusals) {
-    SCOPED_TRACE(refusal.name);
+  expect_refusals("add_bias", refusals, [&](const auto& change) {
     Arena arena(GetParam());
     Random random(1);
     AddBiasParams params = {3,
@@ -110,12 +93,9 @@ TEST_P(StagesTest, AddBiasRefusesWithASentence) {
                             arena.input(random.normals<float>(8)),
                             arena.output<float>(24),
                             8};
-    refusal.change(params);
-    const Status status = arena.run([&](const Execution& execution) { return add_bias(params, execution); });
-    EXPECT_EQ(status.code(), refusal.code);
-    EXPECT_EQ(status.message(), "add_bias: " + refusal.message);
-    EXPECT_TRUE(arena.untouched());
-  }
+    change(params);
+    return refused(arena.run([&](const Execution& execution) { return add_bias(params, execution); }), arena);
+  });
 }
 
 // ---- qk_norm ----------------------------------------------------------------------------------------------------------------
@@ -228,17 +208,10 @@ TEST_P(StagesTest, HadamardIsItsOwnInverse) {
   expect_bits(transformed(transformed(x)), x, "y of y");
 }
 
-struct HadamardRefusal {
-  const char* name;
-  std::function<void(HadamardParams&)> change;
-  StatusCode code;
-  std::string message;
-};
-
 TEST_P(StagesTest, HadamardRefusesWithASentence) {
   using P = HadamardParams;
   const auto invalid = StatusCode::invalid_argument;
-  const std::vector<HadamardRefusal> refusals = {
+  const std::vector<Refusal<P>> refusals = {
       {"negative token count", [](P& p) { p.num_tokens = -1; }, invalid, "num_tokens is -1: it must lie in 0..2147483647"},
       {"no heads", [](P& p) { p.num_heads = 0; }, invalid, "num_heads is 0: it must lie in 1..65536"},
       {"unknown type", [](P& p) { p.dtype = kNoType; }, StatusCode::unsupported,
@@ -258,19 +231,15 @@ TEST_P(StagesTest, HadamardRefusesWithASentence) {
       {"y half over x", [](P& p) { p.y.data = static_cast<float*>(const_cast<void*>(p.x.data)) + 2; }, invalid, "y overlaps x"},
       {"y over the positions", [](P& p) { p.positions.data = p.y.data; }, invalid, "y overlaps positions"},
   };
-  for (const HadamardRefusal& refusal : refusals) {
-    SCOPED_TRACE(refusal.name);
+  expect_refusals("hadamard", refusals, [&](const auto& change) {
     Arena arena(GetParam());
     P p;
     p.num_tokens = 3, p.num_heads = 1, p.head_dim = 8, p.block = 8, p.dtype = DType::f32;
     p.x = {arena.input(Random(1).normals<float>(24)), 8, 8}, p.y = {arena.output<float>(24), 8, 8};
     p.positions = index_view(static_cast<const int32_t*>(arena.input(std::vector<int32_t>{0, 1, 2})));
-    refusal.change(p);
-    const Status status = arena.run([&](const Execution& execution) { return hadamard(p, execution); });
-    EXPECT_EQ(status.code(), refusal.code);
-    EXPECT_EQ(status.message(), "hadamard: " + refusal.message);
-    EXPECT_TRUE(arena.untouched());
-  }
+    change(p);
+    return refused(arena.run([&](const Execution& execution) { return hadamard(p, execution); }), arena);
+  });
 }
 
 // ---- query_scale ------------------------------------------------------------------------------------------------------------
@@ -341,17 +310,10 @@ TEST_P(StagesTest, QueryScaleMatchesTheProduct) {
   });
 }
 
-struct QueryScaleRefusal {
-  const char* name;
-  std::function<void(QueryScaleParams&)> change;
-  StatusCode code;
-  std::string message;
-};
-
 TEST_P(StagesTest, QueryScaleRefusesWithASentence) {
   using P = QueryScaleParams;
   const auto invalid = StatusCode::invalid_argument;
-  const std::vector<QueryScaleRefusal> refusals = {
+  const std::vector<Refusal<P>> refusals = {
       {"negative token count", [](P& p) { p.num_tokens = -1; }, invalid, "num_tokens is -1: it must lie in 0..2147483647"},
       {"no heads", [](P& p) { p.num_heads = 0; }, invalid, "num_heads is 0: it must lie in 1..65536"},
       {"unknown type", [](P& p) { p.dtype = kNoType; }, StatusCode::unsupported,
@@ -372,19 +334,15 @@ TEST_P(StagesTest, QueryScaleRefusesWithASentence) {
       {"y half over x", [](P& p) { p.y.data = static_cast<float*>(const_cast<void*>(p.x.data)) + 2; }, invalid, "y overlaps x"},
       {"y over the positions", [](P& p) { p.positions.data = p.y.data; }, invalid, "y overlaps positions"},
   };
-  for (const QueryScaleRefusal& refusal : refusals) {
-    SCOPED_TRACE(refusal.name);
+  expect_refusals("query_scale", refusals, [&](const auto& change) {
     Arena arena(GetParam());
     P p;
     p.num_tokens = 3, p.num_heads = 1, p.head_dim = 8, p.dtype = DType::f32;
     p.x = {arena.input(Random(1).normals<float>(24)), 8, 8}, p.y = {arena.output<float>(24), 8, 8};
     p.positions = index_view(static_cast<const int32_t*>(arena.input(std::vector<int32_t>{0, 1, 2})));
-    refusal.change(p);
-    const Status status = arena.run([&](const Execution& execution) { return query_scale(p, execution); });
-    EXPECT_EQ(status.code(), refusal.code);
-    EXPECT_EQ(status.message(), "query_scale: " + refusal.message);
-    EXPECT_TRUE(arena.untouched());
-  }
+    change(p);
+    return refused(arena.run([&](const Execution& execution) { return query_scale(p, execution); }), arena);
+  });
 }
 
 // ---- kv_write ---------------------------------------------------------------------------------------------------------------
@@ -489,18 +447,11 @@ TEST_P(StagesTest, KvWriteLooksAtEveryPositionAxis) {
   EXPECT_EQ(fault.count, 1u);
 }
 
-struct KvWriteRefusal {
-  const char* name;
-  std::function<void(KvWriteParams&)> change;
-  StatusCode code;
-  std::string message;
-};
-
 TEST_P(StagesTest, KvWriteRefusesWithASentence) {
   using P = KvWriteParams;
   const auto invalid = StatusCode::invalid_argument;
   const auto missing = StatusCode::unsupported;
-  const std::vector<KvWriteRefusal> refusals = {
+  const std::vector<Refusal<P>> refusals = {
       {"negative token count", [](P& p) { p.num_tokens = -1; }, invalid, "num_tokens is -1: it must lie in 0..2147483647"},
       {"no heads", [](P& p) { p.num_kv_heads = -2; }, invalid, "num_kv_heads is -2: it must lie in 1..65536"},
       {"unknown type", [](P& p) { p.dtype = kNoType; }, missing,
@@ -546,16 +497,12 @@ TEST_P(StagesTest, KvWriteRefusesWithASentence) {
   PrologueCase c;
   c.packed = false;
   const PrologueData<float> data = make_data<float>(c);
-  for (const KvWriteRefusal& refusal : refusals) {
-    SCOPED_TRACE(refusal.name);
+  expect_refusals("kv_write", refusals, [&](const auto& change) {
     PlacedPrologue<float> placed(GetParam(), c, data);
     KvWriteParams params = kv_write_of(placed.params());
-    refusal.change(params);
-    const Status status = placed.run([&](const Execution& execution) { return kv_write(params, execution); });
-    EXPECT_EQ(status.code(), refusal.code);
-    EXPECT_EQ(status.message(), "kv_write: " + refusal.message);
-    EXPECT_TRUE(placed.arena().untouched());
-  }
+    change(params);
+    return refused(placed.run([&](const Execution& execution) { return kv_write(params, execution); }), placed.arena());
+  });
 }
 
 }  // namespace

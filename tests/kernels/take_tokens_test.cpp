@@ -3,13 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "tests/support/arena.h"
 #include "tests/support/random.h"
+#include "tests/support/refusals.h"
 
 namespace prologue::test {
 namespace {
@@ -56,14 +56,9 @@ TEST_P(TakeTokensTest, AnyNumberOfTokens) {
   }
 }
 
-struct Refusal {
-  std::function<void(TakeTokensParams&)> breakage;
-  std::string message;
-};
-
 TEST_P(TakeTokensTest, RefusesWhatTheContractForbids) {
   using P = TakeTokensParams;
-  const std::vector<Refusal> refusals = {
+  const std::vector<Refusal<P>> refusals = {
       {[](P& p) { p.num_tokens = -1; }, "num_tokens is -1: it must lie in 0..2147483647"},
       {[](P& p) { p.num_sampled = -1; }, "num_sampled is -1: it must lie in 0..2147483647"},
       {[](P& p) { p.from = nullptr; }, "from is null"},
@@ -72,15 +67,12 @@ TEST_P(TakeTokensTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.token_ids = const_cast<int32_t*>(p.from); }, "token_ids overlaps from"},
       {[](P& p) { p.token_ids = const_cast<int32_t*>(p.tokens); }, "token_ids overlaps tokens"},
   };
-  for (const Refusal& refusal : refusals) {
+  expect_refusals("take_tokens", refusals, [&](const auto& change) {
     Arena arena(GetParam());
     P p{2, 3, arena.input(std::vector<int32_t>(2)), arena.input(std::vector<int32_t>(3)), arena.output<int32_t>(2)};
-    refusal.breakage(p);
-    const Status status = arena.run([&](const Execution& execution) { return take_tokens(p, execution); });
-    EXPECT_EQ(status.code(), StatusCode::invalid_argument) << refusal.message;
-    EXPECT_EQ(status.message(), "take_tokens: " + refusal.message);
-    EXPECT_TRUE(arena.untouched()) << refusal.message;
-  }
+    change(p);
+    return refused(arena.run([&](const Execution& execution) { return take_tokens(p, execution); }), arena);
+  });
 }
 
 TEST_P(TakeTokensTest, NoTokens) {

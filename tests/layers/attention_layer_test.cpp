@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <numeric>
 #include <string>
@@ -16,6 +15,7 @@
 #include "tests/oracle/attention_layer.h"
 #include "tests/support/arena.h"
 #include "tests/support/random.h"
+#include "tests/support/refusals.h"
 
 namespace prologue::test {
 namespace {
@@ -531,11 +531,7 @@ TEST_P(AttentionLayerTest, RefusesBeforeAnythingRuns) {
   constexpr StatusCode kInvalid = StatusCode::invalid_argument, kUnsupported = StatusCode::unsupported;
   Arena sizes(GetParam());
   const int64_t needed = place(sizes, Batch<float>({{5, 1}, {2, 9}}), device()).workspace_bytes;
-  const struct {
-    std::function<void(P&)> breakage;
-    StatusCode code;
-    std::string message;
-  } refusals[] = {
+  const std::vector<Refusal<P>> refusals = {
       {[](P& p) { p.hidden_size = 0; }, kInvalid, "attention_layer: hidden_size is 0: it must lie in 1..2147483647"},
       {[](P& p) { p.prologue.num_tokens = -1; }, kInvalid,
        "attention_layer: prologue.num_tokens is -1: it must lie in 0..2147483647"},
@@ -574,15 +570,12 @@ TEST_P(AttentionLayerTest, RefusesBeforeAnythingRuns) {
       {[](P& p) { p.prologue.places.page_table.kv_indptr = p.attention.seq_lens; }, kInvalid,
        "attention_prologue: block_table and kv_indptr are both given: page_table has one of the two forms"},
   };
-  for (const auto& refusal : refusals) {
+  expect_refusals("", refusals, [&](const auto& change) {
     Arena arena(GetParam());
     AttentionLayerParams p = place(arena, Batch<float>({{5, 1}, {2, 9}}), device());
-    refusal.breakage(p);
-    const Status status = arena.run(layer(p));
-    EXPECT_EQ(status.code(), refusal.code) << refusal.message;
-    EXPECT_EQ(status.message(), refusal.message);
-    EXPECT_TRUE(arena.untouched()) << refusal.message;
-  }
+    change(p);
+    return refused(arena.run(layer(p)), arena);
+  });
 
   Arena arena(GetParam());
   AttentionLayerParams p = place(arena, Batch<float>({{5, 1}, {2, 9}}), device());
@@ -596,10 +589,7 @@ TEST_P(AttentionLayerTest, RefusesBeforeAnythingRuns) {
 TEST_P(AttentionLayerTest, RefusesToWriteOverWhatAnotherOperationReads) {
   using P = AttentionLayerParams;
   const auto mutable_at = [](const void* at) { return const_cast<void*>(at); };
-  const struct {
-    std::function<void(P&)> breakage;
-    std::string message;
-  } refusals[] = {
+  const std::vector<Refusal<P>> refusals = {
       {[&](P& p) { p.out = mutable_at(p.qkv_weight); }, "out overlaps qkv_weight"},
       {[](P& p) { p.out = p.prologue.cache.k.data; }, "out overlaps cache.k"},
       {[](P& p) { p.out = p.prologue.cache.v.data; }, "out overlaps cache.v"},
@@ -634,7 +624,7 @@ TEST_P(AttentionLayerTest, RefusesToWriteOverWhatAnotherOperationReads) {
     SCOPED_TRACE(refusal.message);
     Arena arena(GetParam());
     P p = place(arena, batch, device());
-    refusal.breakage(p);
+    refusal.change(p);
     const Status status = arena.run(layer(p));
     EXPECT_EQ(status.code(), StatusCode::invalid_argument);
     const std::string& message = status.message();

@@ -12,6 +12,15 @@
 
 namespace prologue::test {
 
+// Calls f(T{}) for each type of the activations.
+template <class F>
+void for_each_type(F&& f) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    SCOPED_TRACE(dtype_name(dtype));
+    with_host_type(dtype, f);
+  }
+}
+
 // Expects that every output agrees with the oracle, and that nothing else has changed. `k_is_copied`: K in the cache has the bits of the
 // input.
 template <class T>
