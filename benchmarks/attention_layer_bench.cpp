@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/layers/attention_layer.h>
 
 #include "benchmarks/harness.h"
@@ -40,7 +41,7 @@ Problem make_problem(const Model& m, const Batch& batch, bench::Setup& setup) {
   AttentionPrologueParams& a = p.prologue;
   const int64_t num_tokens = batch.num_seqs * batch.rows, length = batch.cached + batch.rows;
   const int64_t q_width = m.num_q_heads * m.head_dim, width = q_width + 2 * m.num_kv_heads * m.head_dim;
-  const int64_t pages_per_seq = (length + kPageSize - 1) / kPageSize, num_pages = batch.num_seqs * pages_per_seq;
+  const int64_t pages_per_seq = divide_up(length, kPageSize), num_pages = batch.num_seqs * pages_per_seq;
   problem.bytes = (width + q_width) * m.hidden_size * 2;
   setup.rotate_cold(problem.bytes);
   problem.qkv_weights = setup.rotated(width * m.hidden_size * 2, DType::bf16);

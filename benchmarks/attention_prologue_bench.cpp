@@ -4,6 +4,7 @@
 //   bench_attention_prologue --prefix "every instance"    each CUDA instance that can run each call, whatever its size is
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 #include <prologue/kernels/attention_prologue/stages/stages.h>
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/rotary/rotary.h>
 
 #include <algorithm>
@@ -250,7 +251,7 @@ void derive_places(AttentionPrologueParams& p, const std::vector<int64_t>& pages
   for (int64_t s = 0; s <= num_seqs; ++s) ends.push_back(static_cast<int32_t>(s * (num_tokens / num_seqs)));
   for (int64_t s = 0; s < num_seqs; ++s) {
     cached.push_back(5);
-    const int64_t row = (num_tokens / num_seqs + 5 + kPageSize - 1) / kPageSize;
+    const int64_t row = divide_up(num_tokens / num_seqs + 5, kPageSize);
     for (int64_t i = 0; i < row; ++i) table.push_back(static_cast<int32_t>(pages[static_cast<size_t>(s * row + i)]));
     p.places.page_table.max_pages_per_seq = p.places.page_table.block_table_stride = row;
   }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
 
 #include "benchmarks/harness.h"
@@ -80,7 +81,7 @@ Result<Gpu> open() {
 // Successive calls use successive rotations; the graph contains every rotation equally often.
 Result<double> time_us(const Operation& operation, int64_t rotations, const Execution& execution) {
   Measurement m;
-  const int64_t calls = rotations * ((kCallsPerGraph + rotations - 1) / rotations);
+  const int64_t calls = round_up(kCallsPerGraph, rotations);
   PROLOGUE_RETURN_IF_ERROR(operation(execution, 0));  // first use: lazy loading and first-call choices stay outside the capture
   PROLOGUE_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(execution.stream));
   PROLOGUE_CUDA_RETURN_IF_ERROR(cudaStreamBeginCapture(execution.stream, cudaStreamCaptureModeThreadLocal));

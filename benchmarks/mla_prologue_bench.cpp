@@ -2,6 +2,7 @@
 // operations: the norm of the latent, the rotation of q_pe and k_pe, the write to the cache. Sizes of DeepSeek V3: a latent of 512 channels
 // and 64 rotated ones, bfloat16; kv_c and k_pe are columns of the projection's rows of 2112, q_pe of heads of 192, and q_pe_out of heads of
 // 576. "as vLLM": concat_and_cache_mla_rope_fused, that is without the norm, q_pe and k_pe in place.
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/mla_prologue/mla_prologue.h>
 
 #include <prologue/kernels/attention_prologue/stages/stages.h>
@@ -60,7 +61,7 @@ Call make_call(bench::Setup& setup, int64_t num_tokens, int64_t num_heads, Cache
   call.projected = setup.rotated(num_tokens * kRow * 2, DType::bf16);
   call.queries = setup.rotated(num_tokens * num_heads * kHead * 2, DType::bf16);
   call.outputs = as_vllm ? call.queries : setup.rotated(num_tokens * num_heads * (kRank + kDim) * 2, DType::bf16);
-  p.cache.page_size = kPageSize, p.cache.num_pages = (num_tokens + kPageSize - 1) / kPageSize;
+  p.cache.page_size = kPageSize, p.cache.num_pages = divide_up(num_tokens, kPageSize);
   call.entries = setup.rotated(p.cache.num_pages * kPageSize * entry, DType::bf16);
   const int64_t page = kPageSize * entry;
   if (cache == Cache::record) {

@@ -4,6 +4,7 @@
 // graph after the prologue. Bytes: q and out, and every K, V, scale and zero point that a row sees once. "mla": decoding of DeepSeek's
 // latent attention with 16 heads (an eighth of them) and all 128, on Hopper's kernel and on that of other GPUs; V is in K, so its bytes are
 // K's.
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/paged_attention/paged_attention.h>
 
 #include <algorithm>
@@ -96,7 +97,7 @@ void bench_mla(bench::Bench& bench, int64_t num_q_heads, int64_t page_size, cons
                                    " seqs=", load.num_seqs, " length=", load.length);
   bench.run(name, [&](bench::Setup& setup) {
     constexpr int64_t kHeadDim = 576, kValueDim = 512, kSize = 2;
-    const int64_t pages_per_seq = (load.length + page_size - 1) / page_size, num_pages = load.num_seqs * pages_per_seq;
+    const int64_t pages_per_seq = divide_up(load.length, page_size), num_pages = load.num_seqs * pages_per_seq;
     const int64_t q_bytes = load.num_seqs * num_q_heads * kHeadDim * kSize;
     const int64_t out_bytes = load.num_seqs * num_q_heads * kValueDim * kSize;
     setup.rotate(num_pages * page_size * kHeadDim * kSize + q_bytes);
@@ -170,7 +171,7 @@ int main(int argc, char** argv) {
                     variant.mma_sync ? " mma.sync" : "", variant.past_is_ready ? " past_is_ready" : "", shape);
         bench.run(name, [&](bench::Setup& setup) {
           const int64_t size = dtype_size(dtype), num_tokens = load.num_seqs * load.rows;
-          const int64_t pages_per_seq = (load.length + kPageSize - 1) / kPageSize, num_pages = load.num_seqs * pages_per_seq;
+          const int64_t pages_per_seq = divide_up(load.length, kPageSize), num_pages = load.num_seqs * pages_per_seq;
           const int64_t heads_bytes = num_tokens * model.num_q_heads * model.head_dim * size;
           const int64_t num_heads = num_pages * kPageSize * model.num_kv_heads;
           const auto data_bytes = [&](const KvFormat& format) { return model.head_dim * dtype_bits(format.type) / 8; };

@@ -1,6 +1,7 @@
 // Measures projections of few tokens with what surrounds them, in one kernel and in several, with the sizes of real models: what a decode
 // step consists of beside attention. The weights are rotated, so that they come from memory. With PROLOGUE_EVERY_INSTANCE=1 in the
 // environment every instance of the one kernel runs, with every number of blocks in a cluster: what the choice was made from.
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/paged_attention/paged_attention.h>
 #include <prologue/kernels/projection/backends.h>
 #include <prologue/kernels/qkv_prologue/backends.h>
@@ -217,7 +218,7 @@ struct AttentionProblem {
 AttentionProblem make_attention(const Heads& h, int64_t num_seqs, int64_t length, bench::Setup& setup, int64_t num_layers) {
   AttentionProblem problem;
   PagedAttentionParams& p = problem.params;
-  const int64_t pages_per_seq = (length + kPageSize - 1) / kPageSize, num_pages = num_seqs * pages_per_seq;
+  const int64_t pages_per_seq = divide_up(length, kPageSize), num_pages = num_seqs * pages_per_seq;
   const int64_t side_bytes = num_pages * kPageSize * h.num_kv_heads * h.head_dim * 2;
   problem.bytes = 2 * side_bytes;
   setup.rotate_times(num_layers);

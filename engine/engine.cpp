@@ -15,6 +15,7 @@
 #include <prologue/engine/huggingface/model_directory.h>
 #include <prologue/engine/huggingface/tokenizer_files.h>
 #include <prologue/engine/model/load_model.h>
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/layers/graph/memory_plan.h>
 
@@ -60,8 +61,6 @@ Status check_vocabulary(const Tokenizer& tokenizer, const std::string& path, Mod
                                    ": a prompt with one of them is refused"));
   return {};
 }
-
-int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b > 0 ? 1 : 0); }
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include <prologue/engine/model_runner.h>
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/kernels/internal/run.h>
 #include <prologue/kernels/token_ops/end_step.h>
@@ -17,8 +18,6 @@ namespace {
 constexpr int64_t kFirstLengthBucket = 256;  // each of the next ones is twice as long
 constexpr int64_t kFewSeqs = 8;              // up to here every number of sequences has a bucket of its own, a power of two
 
-constexpr int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b > 0 ? 1 : 0); }
-
 // Whether the step has one token and one row of logits for each sequence.
 bool decodes(const StepInputs& step) {
   return step.num_decode_seqs == step.num_seqs && step.num_seqs == step.num_tokens && step.num_logit_rows == step.num_seqs &&
@@ -28,7 +27,7 @@ bool decodes(const StepInputs& step) {
 // Decode steps are captured for 1, 2, 4, 8, 16, 24, 32, ... sequences.
 int64_t sequence_bucket(int64_t num_seqs) {
   if (num_seqs <= kFewSeqs) return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(num_seqs)));
-  return divide_up(num_seqs, kFewSeqs) * kFewSeqs;
+  return round_up(num_seqs, kFewSeqs);
 }
 
 }  // namespace
@@ -198,7 +197,7 @@ Status ModelRunner::make_results(const StepLimits& limits) {
   int64_t end = sizeof(FaultRecord);
   const auto place = [&](int64_t count, int64_t size) {
     const int64_t begin = end;
-    end = (end + count * size + 15) / 16 * 16;
+    end = round_up(end + count * size, 16);
     return begin;
   };
   at_.tokens = place(limits.max_logit_rows, 4);

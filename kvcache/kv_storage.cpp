@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <utility>
 
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/kv_types.h>
 #include <prologue/kernels/base/out_of_memory.h>
 
@@ -12,8 +13,6 @@ namespace prologue {
 namespace {
 
 constexpr int64_t kAlignment = 16;  // of K, V and their scales in every layer
-
-int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 int64_t pages_of(const KvStorageConfig& c, int64_t group) {
   return c.pages_of_group.empty() ? c.num_pages : c.pages_of_group[static_cast<size_t>(group)];
@@ -37,10 +36,10 @@ struct LayerBytes {
   int64_t v, k_scale, v_scale, total;
 
   LayerBytes(const PageBytes& page, int64_t num_pages) {
-    v = aligned(num_pages * page.k);
-    k_scale = v + aligned(num_pages * page.v);
-    v_scale = k_scale + aligned(num_pages * page.k_scale);
-    total = v_scale + aligned(num_pages * page.v_scale);
+    v = round_up(num_pages * page.k, kAlignment);
+    k_scale = v + round_up(num_pages * page.v, kAlignment);
+    v_scale = k_scale + round_up(num_pages * page.k_scale, kAlignment);
+    total = v_scale + round_up(num_pages * page.v_scale, kAlignment);
   }
 };
 

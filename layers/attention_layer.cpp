@@ -1,5 +1,6 @@
 #include <prologue/layers/attention_layer.h>
 
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/internal/run.h>
 
 namespace prologue {
@@ -20,8 +21,6 @@ struct Wiring {
   int64_t workspace_bytes = 0;
 };
 
-int64_t aligned(int64_t bytes) { return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment; }
-
 // Sets the pointers into the workspace. The sizes must have passed check_sizes().
 Wiring wire(const AttentionLayerParams& p, Device device) {
   const AttentionPrologueParams& given = p.prologue;
@@ -30,8 +29,8 @@ Wiring wire(const AttentionLayerParams& p, Device device) {
   const int64_t v_head_dim = given.cache.v.head_dim > 0 ? given.cache.v.head_dim : given.head_dim;
   const int64_t qkv_width = q_width + given.num_kv_heads * (given.head_dim + v_head_dim);
   const int64_t attention_width = given.num_q_heads * v_head_dim;
-  const int64_t qkv_bytes = aligned(num_tokens * qkv_width * element);
-  const int64_t attention_bytes = aligned(num_tokens * attention_width * element);
+  const int64_t qkv_bytes = round_up(num_tokens * qkv_width * element, kPartAlignment);
+  const int64_t attention_bytes = round_up(num_tokens * attention_width * element, kPartAlignment);
   auto* const workspace = static_cast<unsigned char*>(p.workspace);
   const auto at = [&](int64_t offset) -> void* { return workspace == nullptr ? nullptr : workspace + offset; };
 

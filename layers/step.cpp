@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/layers/step.h>
 
@@ -90,7 +91,7 @@ Status StepBatch::check_sequence(const int32_t* tokens, int64_t num_tokens, int6
   if (page_size < 1 || page_size > INT32_MAX) {
     return invalid_argument("step: page_size is ", page_size, ": it must be between 1 and ", INT32_MAX);
   }
-  const int64_t num_pages = (first_position + num_tokens + page_size - 1) / page_size;
+  const int64_t num_pages = divide_up(first_position + num_tokens, page_size);
   for (size_t g = 0; g < slot_mapping_.size(); ++g) {
     const std::vector<int32_t>& block_table = *block_tables[g];
     if (num_pages > static_cast<int64_t>(block_table.size())) {
@@ -183,7 +184,7 @@ StepBuffers::Offsets StepBuffers::lay_out(const StepSizes& sizes) {
   int64_t end = 0;
   const auto place = [&](int64_t count, int64_t size) {
     const int64_t begin = end;
-    end = (end + count * size + 15) / 16 * 16;
+    end = round_up(end + count * size, 16);
     return begin;
   };
   Offsets at;

@@ -15,6 +15,7 @@
 #include <type_traits>
 #include <vector>
 
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/dtype.h>
 
 namespace prologue::bench {
@@ -154,14 +155,12 @@ struct Tensor {
   int64_t size_bytes() const { return columns * rows * (is_vector() ? 4 : 2); }
 };
 
-int64_t aligned(int64_t offset) { return (offset + kAlignment - 1) / kAlignment * kAlignment; }
-
 std::vector<Tensor> make_tensors(const ModelShape& shape) {
   std::vector<Tensor> tensors;
   int64_t offset = 0;
   const auto add = [&](std::string name, int64_t columns, int64_t rows = 1) {
     tensors.push_back({std::move(name), columns, rows, offset});
-    offset = aligned(offset + tensors.back().size_bytes());
+    offset = round_up(offset + tensors.back().size_bytes(), kAlignment);
   };
   const int64_t hidden = shape.hidden_size, q = shape.num_q_heads * shape.head_dim, kv = shape.num_kv_heads * shape.head_dim;
   add("token_embd.weight", hidden, shape.vocab_size);
@@ -197,7 +196,7 @@ std::string make_header(const ModelShape& shape, const std::vector<Tensor>& tens
     append(bytes, tensor.is_vector() ? kF32 : kBF16);
     append(bytes, static_cast<uint64_t>(tensor.offset));
   }
-  bytes.resize(static_cast<size_t>(aligned(static_cast<int64_t>(bytes.size()))));
+  bytes.resize(static_cast<size_t>(round_up(static_cast<int64_t>(bytes.size()), kAlignment)));
   return bytes;
 }
 

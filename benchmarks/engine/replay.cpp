@@ -6,6 +6,7 @@
 
 #include <prologue/engine/checkpoint/checkpoint.h>
 #include <prologue/engine/model/load_model.h>
+#include <prologue/kernels/base/divide_up.h>
 
 #include "benchmarks/engine/workload.h"
 
@@ -87,7 +88,7 @@ Result<std::vector<double>> time_decode_steps(const EngineOptions& options, std:
 
   const int64_t num_steps = on_gpu ? 128 : 16;
   const int64_t longest = context + num_steps + kWarmUp;
-  const int64_t pages_per_seq = (longest + options.page_size - 1) / options.page_size;
+  const int64_t pages_per_seq = divide_up(longest, options.page_size);
   RunnerConfig config;
   config.page_size = options.page_size;
   config.max_seqs = config.max_logit_rows = *std::max_element(batches.begin(), batches.end());

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/internal/run.h>
 
 namespace prologue {
@@ -257,7 +258,7 @@ Status dequantize_rows(GgmlType type, const void* src, int64_t num_rows, int64_t
   const Decode decode = find_decode(type, out_type);
   const int64_t num_blocks = num_rows * row_elements / info->block_elements;
   const int64_t piece_blocks = 32768 / info->block_elements;
-  const int64_t num_pieces = (num_blocks + piece_blocks - 1) / piece_blocks;
+  const int64_t num_pieces = divide_up(num_blocks, piece_blocks);
   const int64_t out_block_bytes = info->block_elements * dtype_size(out_type);
   parallel_for(num_pieces, num_threads, [&](int64_t piece) {
     const int64_t first = piece * piece_blocks;

@@ -9,6 +9,7 @@
 #include <prologue/engine/base/printable.h>
 #include <prologue/engine/checkpoint/name_list.h>
 #include <prologue/engine/gguf/dequantize.h>
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/internal/run.h>
 
 namespace prologue {
@@ -35,7 +36,7 @@ template <class Element>
 void gather_elements(const std::byte* source, int64_t rows, int64_t cols, int64_t row_stride, int64_t col_stride, std::byte* out,
                      int num_threads) {
   constexpr int64_t kTile = 64;  // both sides of a tile stay in the cache
-  parallel_for((rows + kTile - 1) / kTile, num_threads, [&](int64_t tile) {
+  parallel_for(divide_up(rows, kTile), num_threads, [&](int64_t tile) {
     const int64_t first = tile * kTile, end = std::min(first + kTile, rows);
     for (int64_t c0 = 0; c0 < cols; c0 += kTile) {
       for (int64_t r = first; r < end; ++r) {
@@ -212,7 +213,7 @@ Result<unsigned char*> WeightLoader::allocate(int64_t num_bytes) {
     block_used_ = 0;
   }
   unsigned char* data = blocks_.back().as<unsigned char>() + block_used_;
-  block_used_ += (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  block_used_ += round_up(num_bytes, kAlignment);
   return data;
 }
 

@@ -5,6 +5,7 @@
 #include <prologue/kernels/attention_prologue/backends.h>
 #include <prologue/kernels/attention_prologue/instances.h>
 #include <prologue/kernels/attention_prologue/prologue_choice.h>
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/host/view_checks.h>
 #include <prologue/kernels/attention_prologue/lean/instances.cuh>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
@@ -15,12 +16,10 @@ namespace {
 
 constexpr const char* kName = "attention_prologue";
 
-int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 int64_t padded_lanes(int64_t units) { return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(units))); }
 
 // Rows of a block such that its warps are full.
-int64_t fill_warps(int64_t rows, int64_t lanes) { return lanes >= 32 ? rows : ceil_divide(rows, 32 / lanes) * (32 / lanes); }
+int64_t fill_warps(int64_t rows, int64_t lanes) { return lanes >= 32 ? rows : round_up(rows, 32 / lanes); }
 
 // Rows of a block, and blocks of a token: a block keeps to one tensor where a thread has one head; else a block holds as much of
 // the token as it can. The heads of a plain thread are far apart; those of another are neighbours of one tensor, and where warps
@@ -47,21 +46,21 @@ Rows place_rows(const Instance& instance, bool pads, bool over_token, int64_t la
   if (instance.units == 1 && !over_token) {
     int64_t rows = std::min(max_rows, std::max({heads[0], heads[1], heads[2]}));
     if (pads) rows = fill_warps(rows, lanes);
-    return {rows, begin_at([&](int64_t n) { return ceil_divide(n, rows); })};
+    return {rows, begin_at([&](int64_t n) { return divide_up(n, rows); })};
   }
   if (instance.plain != nullptr) {
-    const int64_t all = heads[0] + heads[1] + heads[2], blocks = ceil_divide(all, max_rows * instance.units);
-    return {ceil_divide(all, blocks * instance.units), blocks};
+    const int64_t all = heads[0] + heads[1] + heads[2], blocks = divide_up(all, max_rows * instance.units);
+    return {divide_up(all, blocks * instance.units), blocks};
   }
   const int64_t all = begin_at([&](int64_t n) {
-    const int64_t rows = ceil_divide(n, instance.units);
+    const int64_t rows = divide_up(n, instance.units);
     return pads ? fill_warps(rows, lanes) : rows;
   });
   if (over_token) {
     const int64_t rows = std::min(all, max_rows);
-    return {rows, ceil_divide(all, rows)};
+    return {rows, divide_up(all, rows)};
   }
-  const int64_t blocks = ceil_divide(all, max_rows), rows = ceil_divide(all, blocks);
+  const int64_t blocks = divide_up(all, max_rows), rows = divide_up(all, blocks);
   return {pads ? fill_warps(rows, lanes) : rows, blocks};
 }
 
@@ -92,7 +91,7 @@ Status launch_general(const Family& instance, const AttentionPrologueParams& p, 
   const bool over_token = normed_over_token(p);
   const int64_t max_rows = lanes > 32 ? 1 : (over_token ? 256 : 128) / lanes;
   const int64_t rows = fill_warps(std::min(max_rows, all), lanes);
-  const int64_t blocks = over_token ? 1 : std::min(ceil_divide(all, rows), kMaxBlocksOfToken);
+  const int64_t blocks = over_token ? 1 : std::min(divide_up(all, rows), kMaxBlocksOfToken);
   const LaunchShape shape = {dim3(static_cast<unsigned>(p.num_tokens), static_cast<unsigned>(blocks)),
                              dim3(static_cast<unsigned>(lanes), static_cast<unsigned>(rows))};
   return launch(kName, instance.general, shape, stream, args);

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #endif
 
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/host/backends.h>
 #include <prologue/kernels/base/memory.h>
 #include <prologue/kernels/base/out_of_memory.h>
@@ -50,7 +51,7 @@ Result<void*> allocate_host(int64_t num_bytes, HostPages pages) {
                               " are available");
   }
   const int64_t alignment = num_bytes >= kHugePage ? kHugePage : kHostAlignment;
-  const int64_t rounded = (num_bytes + alignment - 1) / alignment * alignment;
+  const int64_t rounded = round_up(num_bytes, alignment);
   void* data = std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(rounded));
   if (data == nullptr) return resource_exhausted("out of memory: ", num_bytes, " bytes of host memory were asked for");
 #ifdef __linux__

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/dtype.h>
 #include <prologue/kernels/base/host/packed_weight.h>
 #include <prologue/kernels/base/host/parallel.h>
@@ -175,7 +176,7 @@ Status pack_weight(const PackWeightParams& p, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("blocks", p.blocks, bytes, 1)));
   PROLOGUE_RETURN_IF_ERROR(regions.write(array_region("packed", p.packed, packed_weight_bytes(p.format, p.rows, p.cols), 1)));
   PROLOGUE_RETURN_IF_ERROR(regions.check_all_apart());
-  const int64_t num_groups = (p.rows + kPackedGroupRows - 1) / kPackedGroupRows;
+  const int64_t num_groups = divide_up(p.rows, kPackedGroupRows);
   parallel_for(num_groups, execution.num_threads, [&](int64_t group) { pack_group(p, group); });
   return {};
 }

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/execution.h>
 #include <prologue/kernels/base/export.h>
 #include <prologue/kernels/base/status.h>
@@ -64,8 +65,7 @@ constexpr int64_t kPackedGroupRows = 16;
 
 // `cols` is a multiple of weight_block_elements.
 constexpr int64_t packed_weight_bytes(WeightFormat format, int64_t rows, int64_t cols) {
-  return (rows + kPackedGroupRows - 1) / kPackedGroupRows * kPackedGroupRows * (cols / weight_block_elements(format)) *
-         weight_block_bytes(format);
+  return round_up(rows, kPackedGroupRows) * (cols / weight_block_elements(format)) * weight_block_bytes(format);
 }
 
 // Holds rows of a weight in one format, packed. Any alignment; 64 bytes are fastest.

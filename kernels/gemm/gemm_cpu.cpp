@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/host/convert_cpu.h>
 #include <prologue/kernels/base/host/lanes.h>
 #include <prologue/kernels/base/host/parallel.h>
@@ -76,7 +77,6 @@ struct Range {
   int64_t end;
 };
 Range part(int64_t count, int64_t parts, int64_t i) { return {count * i / parts, count * (i + 1) / parts}; }
-constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Computes y[rows, columns] = round(sums + bias), for a block of y whose sums have row stride `sums_stride`. The sums are overwritten.
 template <class T, class Y>

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/gpu.h>
 #include <prologue/kernels/base/memory.h>
 #include <prologue/kernels/gemm/backends.h>
@@ -328,7 +329,7 @@ Result<Algorithm> algorithm_for(CudaGemmContext& context, const GemmParams& p, P
 }
 
 Status run_plain(const GemmParams& p, cudaStream_t stream) {
-  const dim3 grid(grid_extent((p.n + kPlainTile - 1) / kPlainTile), grid_extent((p.m + kPlainTile - 1) / kPlainTile));
+  const dim3 grid(grid_extent(divide_up(p.n, kPlainTile)), grid_extent(divide_up(p.m, kPlainTile)));
   return launch("plain_gemm", plain_gemm_kernel, {grid, kPlainThreads}, stream, p);
 }
 
@@ -354,8 +355,7 @@ Status gemm(const GemmParams& params, GemmContext& context, const Execution& exe
   if (!algorithm) return run_plain(params, execution.stream);
   PROLOGUE_RETURN_IF_ERROR(problem.run(cuda_context, params, *algorithm, execution.stream));
   if (params.bias == nullptr || bias_in_epilogue(params)) return {};
-  const dim3 grid(grid_extent((params.n + kAddBiasThreads - 1) / kAddBiasThreads),
-                  static_cast<unsigned>(std::min<int64_t>(params.m, 1024)));
+  const dim3 grid(grid_extent(divide_up(params.n, kAddBiasThreads)), static_cast<unsigned>(std::min<int64_t>(params.m, 1024)));
   return launch("gemm add_bias", add_bias_kernel, {grid, kAddBiasThreads}, execution.stream, static_cast<float*>(params.y),
                 params.y_stride, params.bias, params.dtype, params.m, params.n);
 }

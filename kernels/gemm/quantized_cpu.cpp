@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/host/convert_cpu.h>
 #include <prologue/kernels/base/host/parallel.h>
 
@@ -18,8 +19,6 @@ constexpr int64_t kMaxHeight = kTileHeights[0];
 constexpr int64_t kSerialWork = int64_t{1} << 18;
 constexpr int64_t kSerialValues = int64_t{1} << 14;
 constexpr int64_t kPartsPerThread = 4;  // other threads take the parts of one that does not run
-
-constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Quantises one block of x. Below 2^-100 the reciprocal of the scale would not be a float.
 template <int64_t BLOCK>

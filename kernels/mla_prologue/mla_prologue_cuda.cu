@@ -2,6 +2,7 @@
 #include <initializer_list>
 
 #include <prologue/kernels/attention_prologue/token_args.h>
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/mla_prologue/backends.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
 #include <prologue/kernels/mla_prologue/mla_prologue_kernel.cuh>
@@ -96,11 +97,11 @@ Status mla_prologue(const MlaPrologueParams& p, const Execution& execution) {
   const bool wide = args.latent_warps > 0 && p.kv_lora_rank > 2 * 32 * kPiece, is_aligned = aligned(p);
   const auto kernel = with_device_type(p.dtype, [&]<class T>(T) { return kernel_of<T>(wide, is_aligned); });
   constexpr int64_t kWarps = kMlaThreads / 32;
-  const int64_t warps = args.latent_warps + (args.num_units + 31) / 32;
+  const int64_t warps = args.latent_warps + divide_up(args.num_units, 32);
   LaunchAttributes attributes(1, p.overlaps);
   for (int64_t first = 0; first < p.num_tokens; first += kMaxGrid) {
     args.first_token = first;
-    const dim3 grid(grid_extent((warps + kWarps - 1) / kWarps), grid_extent(std::min(p.num_tokens - first, kMaxGrid)));
+    const dim3 grid(grid_extent(divide_up(warps, kWarps)), grid_extent(std::min(p.num_tokens - first, kMaxGrid)));
     PROLOGUE_RETURN_IF_ERROR(launch(kName, kernel, {grid, dim3(kMlaThreads), 0, attributes.span()}, execution.stream, args));
   }
   return {};

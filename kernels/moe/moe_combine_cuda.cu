@@ -1,3 +1,4 @@
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/shared/rotation.h>
 #include <prologue/kernels/moe/backends.h>
 #include <prologue/kernels/base/device/cuda_groups.cuh>
@@ -40,8 +41,8 @@ Status moe_combine(const MoeCombineParams& params, const Execution& execution) {
                        groups_are_whole<T>(params.shared, params.width, params.width) &&
                        groups_are_whole<T>(params.out, params.width, params.width);
     const int64_t groups = groups_of<T>(params.width);
-    const int64_t threads = groups < kMaxThreads ? (groups + 31) / 32 * 32 : kMaxThreads;
-    const dim3 grid(grid_extent(params.num_tokens), grid_extent((groups + threads - 1) / threads));
+    const int64_t threads = groups < kMaxThreads ? round_up(groups, 32) : kMaxThreads;
+    const dim3 grid(grid_extent(params.num_tokens), grid_extent(divide_up(groups, threads)));
     return launch("moe_combine", moe_combine_kernel<T>, {grid, static_cast<unsigned>(threads)}, execution.stream, params, whole);
   });
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/host/convert_cpu.h>
 #include <prologue/kernels/base/host/parallel.h>
 #include <prologue/kernels/gemm/backends.h>
@@ -12,10 +13,9 @@ namespace prologue::cpu {
 
 namespace {
 
+constexpr int64_t kAlignment = 64;            // bytes
 constexpr int64_t kChunk = 256;               // rows
 constexpr int64_t kSerialElements = 1 << 15;  // that are copied; below this, starting threads costs more than the work
-
-constexpr int64_t round_up(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // Lays out the parts of the workspace.
 struct Scratch {
@@ -24,10 +24,14 @@ struct Scratch {
   float* sums;     // [chunk, n]
 
   static int64_t rows(const MoeGemmParams& p) { return p.num_tokens * p.top_k; }
-  static int64_t order_bytes(const MoeGemmParams& p) { return round_up(rows(p) * static_cast<int64_t>(sizeof(int32_t))); }
-  static int64_t x_bytes(const MoeGemmParams& p) { return round_up(std::min(kChunk, rows(p)) * p.k * dtype_size(p.dtype)); }
+  static int64_t order_bytes(const MoeGemmParams& p) {
+    return round_up(rows(p) * static_cast<int64_t>(sizeof(int32_t)), kAlignment);
+  }
+  static int64_t x_bytes(const MoeGemmParams& p) {
+    return round_up(std::min(kChunk, rows(p)) * p.k * dtype_size(p.dtype), kAlignment);
+  }
   static int64_t sums_bytes(const MoeGemmParams& p) {
-    return round_up(std::min(kChunk, rows(p)) * p.n * static_cast<int64_t>(sizeof(float)));
+    return round_up(std::min(kChunk, rows(p)) * p.n * static_cast<int64_t>(sizeof(float)), kAlignment);
   }
   explicit Scratch(const MoeGemmParams& p) {
     char* const begin = static_cast<char*>(p.workspace);

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/moe/backends.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
 #include <prologue/kernels/moe/moe_gemm_kernel.cuh>
@@ -33,7 +34,7 @@ int64_t moe_gemm_workspace_bytes(const MoeGemmParams& p) {
                                               : std::max({max_tiles(std::min(rows, kMaxFewRows * experts), experts, kFewRows),
                                                           max_tiles(std::min(rows, kMaxSomeRows * experts), experts, kSomeRows),
                                                           max_tiles(rows, experts, kManyRowsX)});
-  return tiles * static_cast<int64_t>(sizeof(MoeTile)) + (rows * 4 + 15) / 16 * 16;
+  return tiles * static_cast<int64_t>(sizeof(MoeTile)) + round_up(rows * 4, 16);
 }
 
 Status moe_gemm(const MoeGemmParams& p, GemmContext&, const Execution& execution) {
@@ -52,7 +53,7 @@ Status moe_gemm(const MoeGemmParams& p, GemmContext&, const Execution& execution
   return with_device_type(p.dtype, [&]<class T>(T) {
     const bool whole = groups_are_whole<T>(p.x, p.k, p.k) && groups_are_whole<T>(p.weight, p.k, p.k);
     const auto run = [&](auto* kernel, int threads, int64_t n_of_block, size_t shared_bytes) {
-      const dim3 grid(grid_extent(num_tiles), grid_extent((p.n + n_of_block - 1) / n_of_block));
+      const dim3 grid(grid_extent(num_tiles), grid_extent(divide_up(p.n, n_of_block)));
       return launch("moe_gemm", kernel, {grid, static_cast<unsigned>(threads), shared_bytes}, execution.stream, p, tiles, whole);
     };
     if constexpr (std::is_same_v<T, float>) {

@@ -1,3 +1,4 @@
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/shared/any_type.h>
 #include <prologue/kernels/moe/backends.h>
 #include <prologue/kernels/moe/moe_route_math.h>
@@ -65,7 +66,7 @@ __global__ void __launch_bounds__(32 * kWarps) moe_route_kernel(const __grid_con
 }  // namespace
 
 Status moe_route(const MoeRouteParams& params, const Execution& execution) {
-  const int64_t blocks = (params.num_tokens + kWarps - 1) / kWarps;
+  const int64_t blocks = divide_up(params.num_tokens, kWarps);
   return launch("moe_route", moe_route_kernel, {grid_extent(blocks), 32 * kWarps}, execution.stream, params);
 }
 

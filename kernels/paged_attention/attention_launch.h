@@ -6,6 +6,7 @@
 #include <climits>
 #include <cstdint>
 
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/paged_attention/attention_instances.cuh>
 
 namespace prologue::cuda {
@@ -15,8 +16,6 @@ inline constexpr int64_t kMaxGrid = INT_MAX;
 // Kernels count the packed rows of a sequence, and the rows of a tile beyond the last, in an int.
 inline constexpr int64_t kMaxPackedRows = INT_MAX - 1024;
 inline constexpr int64_t kMaxBoxStride = (int64_t{1} << 40) / 2;  // of TMA, in elements
-
-inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Returns how many query heads use the same kv head.
 inline int64_t group_of(const PagedAttentionParams& params) { return params.num_q_heads / params.kv.num_kv_heads; }

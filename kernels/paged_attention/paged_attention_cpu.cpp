@@ -12,6 +12,7 @@
 #include <cstring>
 #include <limits>
 
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/host/convert_cpu.h>
 #include <prologue/kernels/base/host/lanes.h>
 #include <prologue/kernels/base/host/parallel.h>
@@ -36,9 +37,7 @@ constexpr int64_t kSumLanes = 16;                              // a row's sum of
 constexpr double kSerialWork = 65536.0;                        // multiply-adds below which starting threads costs more
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-constexpr int64_t columns_of(int64_t head_dim) { return divide_up(head_dim, kWidth) * kWidth; }
+constexpr int64_t columns_of(int64_t head_dim) { return round_up(head_dim, kWidth); }
 
 int64_t block_rows(const PagedAttentionParams& p) {
   return std::min(kMaxBlockRows, kMaxSums / columns_of(v_head_dim(p.kv)) / kTileRows * kTileRows);

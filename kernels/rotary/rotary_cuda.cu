@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <limits>
 
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/rotary/backends.h>
 #include <prologue/kernels/rotary/instances.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
@@ -16,8 +17,6 @@ constexpr int64_t kMaxGrid = 65535;  // of y and z
 
 template <class T>
 constexpr int kWidest = static_cast<int>(16 / sizeof(T));  // vector
-
-int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // ---- what the data allow ----------------------------------------------------------------------------------------------------
 
@@ -163,7 +162,7 @@ Status launch_lean(const RotaryParams& p, bool evict_first, cudaStream_t stream)
   int64_t blocks = 0;
   for (int64_t i = 0; i < kMaxRotaryTensors; ++i) {
     args.first_block[i] = i < p.num_tensors ? static_cast<uint32_t>(blocks) : std::numeric_limits<uint32_t>::max();
-    if (i < p.num_tensors) blocks += ceil_divide(p.tensors[i].num_heads, rows);
+    if (i < p.num_tensors) blocks += divide_up(p.tensors[i].num_heads, rows);
   }
   const auto kernel = p.rope.style == RopeStyle::neox ? lean_kernel<T, RopeStyle::neox>(whole, evict_first)
                                                       : lean_kernel<T, RopeStyle::interleaved>(whole, evict_first);
@@ -183,7 +182,7 @@ template <class T, int V>
 Status launch_general(const RotaryParams& p, const RotaryFrequencies& frequencies, bool few, cudaStream_t stream) {
   const int64_t units = units_of_head(p, V), heads = heads_of(p);
   const int64_t rows = std::clamp<int64_t>((few ? kThreadsOfFewTokens : kThreadsOfManyTokens) / units, 1, heads);
-  const int64_t blocks = few ? std::min(ceil_divide(heads, 2 * rows), kMaxGrid) : 1;  // two heads a thread, or all
+  const int64_t blocks = few ? std::min(divide_up(heads, 2 * rows), kMaxGrid) : 1;  // two heads a thread, or all
   const LaunchShape shape = {
       dim3(static_cast<unsigned>(p.seq_len), static_cast<unsigned>(blocks), static_cast<unsigned>(std::min(p.batch, kMaxGrid))),
       dim3(static_cast<unsigned>(units), static_cast<unsigned>(rows)),

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/host/convert_cpu.h>
 #include <prologue/kernels/base/host/parallel.h>
 #include <prologue/kernels/token_ops/activation_math.h>
@@ -34,7 +35,7 @@ void activate_block(const ActivationParams& p, int64_t row, int64_t begin) {
 Status activation(const ActivationParams& params, const Execution& execution) {
   const int64_t rows = params.num_tokens * params.groups;
   const bool serial = rows * params.width <= kSerialElements;
-  const int64_t blocks_per_row = (params.width + kBlock - 1) / kBlock;
+  const int64_t blocks_per_row = divide_up(params.width, kBlock);
   with_host_type(params.dtype, [&](auto type) {
     with_activation(params.kind, [&](auto kind) {
       parallel_for(rows * blocks_per_row, serial ? 1 : execution.num_threads, [&](int64_t task) {

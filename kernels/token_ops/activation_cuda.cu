@@ -1,3 +1,4 @@
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/token_ops/activation_math.h>
 #include <prologue/kernels/token_ops/backends.h>
 #include <prologue/kernels/base/device/cuda_groups.cuh>
@@ -37,8 +38,8 @@ Status activation(const ActivationParams& params, const Execution& execution) {
     const bool whole = groups_are_whole<T>(params.x, params.x_stride, params.width) &&
                        groups_are_whole<T>(params.out, params.width, params.width);
     const int64_t groups = groups_of<T>(params.width);
-    const int64_t threads = groups < kMaxThreads ? (groups + 31) / 32 * 32 : kMaxThreads;
-    const dim3 grid(grid_extent(params.num_tokens), grid_extent((groups + threads - 1) / threads), grid_extent(params.groups));
+    const int64_t threads = groups < kMaxThreads ? round_up(groups, 32) : kMaxThreads;
+    const dim3 grid(grid_extent(params.num_tokens), grid_extent(divide_up(groups, threads)), grid_extent(params.groups));
     const auto run = [&](auto* kernel) {
       return launch("activation", kernel, {grid, static_cast<unsigned>(threads)}, execution.stream, params, whole);
     };

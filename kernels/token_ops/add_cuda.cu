@@ -1,3 +1,4 @@
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/token_ops/backends.h>
 #include <prologue/kernels/base/device/cuda_groups.cuh>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
@@ -30,8 +31,8 @@ Status add(const AddParams& params, const Execution& execution) {
                        groups_are_whole<T>(params.b, params.b_stride, params.width) &&
                        groups_are_whole<T>(params.out, params.out_stride, params.width);
     const int64_t groups = groups_of<T>(params.width);
-    const int64_t threads = groups < kMaxThreads ? (groups + 31) / 32 * 32 : kMaxThreads;
-    const dim3 grid(grid_extent(params.num_tokens), grid_extent((groups + threads - 1) / threads));
+    const int64_t threads = groups < kMaxThreads ? round_up(groups, 32) : kMaxThreads;
+    const dim3 grid(grid_extent(params.num_tokens), grid_extent(divide_up(groups, threads)));
     return launch("add", add_kernel<T>, {grid, static_cast<unsigned>(threads)}, execution.stream, params, whole);
   });
 }

@@ -1,3 +1,4 @@
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/token_ops/backends.h>
 #include <prologue/kernels/base/device/cuda_groups.cuh>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
@@ -34,8 +35,8 @@ Status embedding(const EmbeddingParams& params, const Execution& execution) {
     const bool whole = groups_are_whole<T>(params.table, params.width, params.width) &&
                        groups_are_whole<T>(params.out, params.width, params.width);
     const int64_t groups = groups_of<T>(params.width);
-    const int64_t threads = groups < kMaxThreads ? (groups + 31) / 32 * 32 : kMaxThreads;
-    const dim3 grid(grid_extent(params.num_tokens), grid_extent((groups + threads - 1) / threads));
+    const int64_t threads = groups < kMaxThreads ? round_up(groups, 32) : kMaxThreads;
+    const dim3 grid(grid_extent(params.num_tokens), grid_extent(divide_up(groups, threads)));
     LaunchAttributes attributes(1, params.overlaps);
     const LaunchShape shape = {grid, static_cast<unsigned>(threads), 0, attributes.span()};
     return launch("embedding", embedding_kernel<T>, shape, execution.stream, params, whole);

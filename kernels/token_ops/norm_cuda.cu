@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/token_ops/backends.h>
 #include <prologue/kernels/base/device/cuda_groups.cuh>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
@@ -139,7 +140,8 @@ Status norm(const NormParams& params, const Execution& execution) {
                              weights_of_type ? params.weight : nullptr, weights_of_type ? params.bias : nullptr}) {
       whole = whole && groups_are_whole<T>(rows, params.width, params.width);
     }
-    const int64_t threads = std::clamp<int64_t>((groups_of<T>(params.width) + 63) / 64 * 32, 32, kMaxThreads);  // two groups each
+    const int64_t threads =
+        std::clamp<int64_t>(divide_up(groups_of<T>(params.width), 64) * 32, 32, kMaxThreads);  // two groups each
     return launch("norm", plain ? norm_kernel<T, true> : norm_kernel<T, false>,
                   {grid_extent(params.num_tokens), static_cast<unsigned>(threads)}, execution.stream, params, whole);
   });

@@ -1,3 +1,4 @@
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/token_ops/backends.h>
 #include <prologue/kernels/token_ops/scaled_logit.h>
 #include <prologue/kernels/base/device/cuda_groups.cuh>
@@ -24,7 +25,7 @@ Status scale_logits(const ScaleLogitsParams& params, const Execution& execution)
   const int64_t count = params.num_rows * params.width;
   const float factor = params.soft_cap == 0.0f ? params.scale : params.scale / params.soft_cap;
   const bool whole = groups_are_whole<float>(params.x, 0, count) && groups_are_whole<float>(params.out, 0, count);
-  const int64_t blocks = (groups_of<float>(count) + kThreads - 1) / kThreads;
+  const int64_t blocks = divide_up(groups_of<float>(count), kThreads);
   return launch("scale_logits", scale_logits_kernel, {grid_extent(blocks), kThreads}, execution.stream, params, factor, whole);
 }
 

@@ -1,3 +1,4 @@
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/token_ops/backends.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
 
@@ -18,7 +19,7 @@ __global__ void __launch_bounds__(kThreads) take_tokens_kernel(const __grid_cons
 }  // namespace
 
 Status take_tokens(const TakeTokensParams& params, const Execution& execution) {
-  const int64_t blocks = (params.num_tokens + kThreads - 1) / kThreads;
+  const int64_t blocks = divide_up(params.num_tokens, kThreads);
   return launch("take_tokens", take_tokens_kernel, {grid_extent(blocks), kThreads}, execution.stream, params);
 }
 

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <utility>
 
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/layers/graph/memory_plan.h>
 
@@ -40,7 +41,7 @@ Result<MemoryPlan> place_values(const Graph& graph, int64_t max_tokens, int64_t 
     total_bytes += static_cast<double>(rows) * static_cast<double>(info.width) * 4.0 + 255.0;  // 4 bytes is the largest element
     if (total_bytes > 0x1p60)
       return resource_exhausted("graph: ", total_bytes, " bytes of activations are more than any memory holds");
-    lifetimes[v].bytes = (rows * info.width * dtype_size(info.dtype) + 255) / 256 * 256;
+    lifetimes[v].bytes = round_up(rows * info.width * dtype_size(info.dtype), 256);
     plan.bytes_without_sharing += lifetimes[v].bytes;
     order.push_back(static_cast<int>(v));
   }

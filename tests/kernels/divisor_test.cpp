@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include <prologue/kernels/base/divide_up.h>
+
 #include "tests/support/random.h"
 
 namespace prologue::test {
@@ -56,6 +58,20 @@ TEST(DivisorTest, ZeroAndNegativeNumbers) {
     EXPECT_EQ(x / three, 0);
     EXPECT_EQ(x % three, x);
   }
+}
+
+TEST(DivideUp, RoundsUpAndDoesNotOverflow) {
+  for (int64_t a = 0; a <= 100; ++a) {
+    for (int b = 1; b <= 20; ++b) {
+      int64_t quotient = 0;
+      while (quotient * b < a) ++quotient;
+      EXPECT_EQ(divide_up(a, b), quotient) << a << " / " << b;
+      EXPECT_EQ(round_up(a, b), quotient * b) << a << " / " << b;
+    }
+  }
+  EXPECT_EQ(divide_up(INT64_MAX, 2), (int64_t{1} << 62));
+  EXPECT_EQ(divide_up(INT64_MAX, INT64_MAX), 1);
+  EXPECT_EQ(round_up(INT64_MAX, 1), INT64_MAX);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include <prologue/kernels/attention_prologue/backends.h>
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
 #include <prologue/kernels/base/device/head_unit.cuh>
 
@@ -37,8 +38,8 @@ Status add_bias(const AddBiasParams& p, const Execution& execution) {
         p.width % kVector == 0 && p.x_stride % kVector == 0 && p.y_stride % kVector == 0 &&
         (reinterpret_cast<uintptr_t>(p.x) | reinterpret_cast<uintptr_t>(p.bias) | reinterpret_cast<uintptr_t>(p.y)) % 16 == 0;
     const int64_t vectors = p.width / (aligned ? kVector : 1);
-    const unsigned threads = static_cast<unsigned>(std::clamp<int64_t>((vectors + 31) / 32 * 32, 32, 256));
-    const unsigned blocks = static_cast<unsigned>(std::clamp<int64_t>((vectors + threads - 1) / threads, 1, 1024));
+    const unsigned threads = static_cast<unsigned>(std::clamp<int64_t>(round_up(vectors, 32), 32, 256));
+    const unsigned blocks = static_cast<unsigned>(std::clamp<int64_t>(divide_up(vectors, threads), 1, 1024));
     const LaunchShape shape = {dim3(static_cast<unsigned>(p.num_tokens), blocks), dim3(threads)};
     return launch("add_bias", aligned ? add_bias_kernel<T, kVector> : add_bias_kernel<T, 1>, shape, execution.stream, p);
   });
