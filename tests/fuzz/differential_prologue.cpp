@@ -10,6 +10,7 @@
 #include "tests/fuzz/differential.h"
 #include "tests/support/placed_mla.h"
 #include "tests/support/placed_qkv_prologue.h"
+#include "tests/support/prologue_choices.h"
 #include "tests/support/random.h"
 #include "tests/support/tolerance.h"
 #include "tests/support/types.h"
@@ -49,67 +50,24 @@ void add_cache_outputs(const PagedKvView& cache, std::vector<Output>& outputs) {
   scale("cache.v.scale", cache.v.scale, cache.v.scale_strides);
 }
 
-// What a model asks for: few features, so that lean instances run.
-PrologueCase model_case(Random& random) {
-  const auto percent = [&](int64_t chance) { return random.integer(0, 99) < chance; };
-  PrologueCase c;
-  c.bias_q = c.bias_k = c.bias_v = percent(25);
-  if (percent(40)) c.norm = percent(80) ? NormPlacement::before_rope : NormPlacement::after_rope;
-  if (percent(20)) c.weight_offset = 1.0f;
-  c.float_weights = percent(20);
-  if (percent(10)) c.k_norm.emplace();  // only Q may have a norm
-  if (percent(10)) c.k_norm = c.norm_of_q(), c.norm = NormPlacement::none;
-  c.style = percent(70) ? RopeStyle::neox : RopeStyle::interleaved;
-  c.source = percent(70) ? RopeSource::table : percent(50) ? RopeSource::per_token : RopeSource::inv_freq;
-  if (percent(15)) c.num_axes = 3, c.interleaved_axes = percent(50);
-  if (percent(20)) c.rope_type = percent(50) ? DType::f16 : DType::bf16;
-  if (percent(10)) c.rope_apart = true;
-  if (percent(10)) c.num_blocks = 2, c.block_axes = percent(50);
-  if (percent(10)) c.split_q = c.split_k = true, c.one_k_rope = percent(70), c.rotary_offset = percent(50) ? 2 : 0;
-  if (percent(30)) c.derive_positions = c.derive_slots = true, c.lengths_after = percent(50);
-  if (percent(30)) c.page_form = percent(50) ? PageForm::csr : PageForm::csr_with_lengths;
-  c.int64_positions = percent(50), c.int64_slots = percent(50);
-  c.bad_indices = percent(50);
-  c.in_place = percent(40);
-  c.packed = percent(70);
-  c.heads_first = !c.packed && percent(30);
-  if (percent(10)) c.tokens_without_slot = random.integer(1, 40);
-  if (percent(10)) c.with_v = false;
-  if (percent(10)) c.num_kv_heads = 0;
-  if (percent(10) && c.num_kv_heads > 0) c.num_q_heads = 0;
-  if (percent(50)) {
-    c.kv_type = kKvTypes[random.integer(0, 7)];
-    const bool fp8 = *c.kv_type == DType::fp8_e4m3 || *c.kv_type == DType::fp8_e5m2;
-    if (!dtype_is_activation(*c.kv_type)) c.scaling = static_cast<KvScaling>(random.integer(fp8 ? 0 : 1, 3));
-    if (*c.kv_type == DType::uint4) c.scaling = KvScaling::token_head;
-  }
-  if (c.num_q_heads > 0 && !c.in_place && percent(15)) c.q8 = percent(50) ? KvScaling::tensor : KvScaling::token_head;
-  c.q8_e5m2 = percent(50);
-  c.layout = percent(60) ? CacheLayout::nhd : static_cast<CacheLayout>(random.integer(0, 2));
-  return c;
-}
-
-// The sizes of a real model; half of the cases ask for what models ask, the others for anything that the struct can say.
+// The sizes of a real model; half of the cases have the options of models, the others any that the struct has.
 PrologueCase real_case(Random& random, const Sizes& sizes) {
-  PrologueCase c = random.integer(0, 1) == 0 ? model_case(random) : random_case(random.bits() >> 32);
+  const auto one_in = [&](int64_t count) { return random.integer(1, count) == 1; };
+  const CaseOdds odds = one_in(2) ? CaseOdds::models : CaseOdds::any;
   const ModelHeads heads = random_heads(random);
-  if (c.num_kv_heads > 0) c.num_kv_heads = heads.num_kv_heads;
-  if (c.num_q_heads > 0) c.num_q_heads = heads.num_q_heads;
-  c.head_dim = random.integer(0, 15) > 0 ? heads.head_dim : 2 * random.integer(289, kMaxHeadDim / 2);
-  if (c.v_head_dim > 0) c.v_head_dim = 2 * random.integer(1, random.integer(0, 3) > 0 ? 288 : kMaxHeadDim / 2);
-  c.rotary_dim = random.integer(0, 2) > 0 ? c.head_dim : 2 * random.integer(0, c.head_dim / 2);
-  if (c.head_dim == 576 && random.integer(0, 1) == 0) c.rotary_dim = 64;
-  if (!c.split_q && !c.split_k)
-    c.rotary_offset = random.integer(0, 2) > 0 ? 0 : 2 * random.integer(0, (c.head_dim - c.rotary_dim) / 2);
-  c.num_tokens = random_tokens(random, sizes, (c.num_q_heads + 2 * c.num_kv_heads) * c.head_dim);
-  if (c.source == RopeSource::table) c.max_position = random.integer(0, 1) == 0 ? 40 : random.integer(100, 12000);
-  if (c.source == RopeSource::inv_freq) c.max_position = random.integer(0, 1) == 0 ? 1 << 20 : 100;
-  if (random.integer(0, 1) == 0) c.page_size = int64_t{1} << random.integer(0, 8);
+  CaseSizes of;
+  of.num_kv_heads = one_in(9) ? 0 : heads.num_kv_heads;
+  of.num_q_heads = of.num_kv_heads > 0 && one_in(9) ? 0 : heads.num_q_heads;
+  of.head_dim = one_in(16) ? 2 * random.integer(289, kMaxHeadDim / 2) : heads.head_dim;
+  of.v_head_dim = odds == CaseOdds::any && one_in(8) ? 2 * random.integer(1, one_in(4) ? kMaxHeadDim / 2 : 288) : 0;
+  of.num_tokens = random_tokens(random, sizes, (of.num_q_heads + 2 * of.num_kv_heads) * of.head_dim);
+  PrologueCase c = choose_case(random, odds, of);
+  if (c.source == RopeSource::table) c.max_position = one_in(2) ? 40 : random.integer(100, 12000);
+  if (one_in(2)) c.page_size = int64_t{1} << random.integer(0, 8);
   const int64_t values = random.integer(0, 15);
   if (values < 2) c.values = values == 0 ? Values::huge : Values::denormal;
-  c.hadamard_block = random.integer(0, 5) == 0 ? any_hadamard_block(random, c.head_dim) : 0;
   c.seed = random.bits() >> 32;
-  return fit_rotation(c);
+  return c;
 }
 
 // Few sequences, so that they are long: in place of the many short ones of make_sequences().

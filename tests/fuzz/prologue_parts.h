@@ -5,6 +5,7 @@
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 
 #include "tests/fuzz/operation.h"
+#include "tests/support/prologue_choices.h"
 
 namespace prologue::fuzz {
 
@@ -33,12 +34,8 @@ inline KvFormat decode_format(Choices& choices, DType dtype) {
   return format;
 }
 
-// One that head_dim allows.
 inline int64_t hadamard_block(Choices& choices, int64_t head_dim) {
-  if (choices.hostile()) return choices.absurd();
-  int64_t block = 2;
-  while (block < 512 && head_dim % (2 * block) == 0 && !choices.chance(3)) block *= 2;
-  return block;
+  return choices.hostile() ? choices.absurd() : test::any_hadamard_block(choices, head_dim);
 }
 
 // Formats, sizes and strides; num_kv_heads and head_dim are given. K and V apart, or side by side in one buffer.
@@ -212,24 +209,58 @@ inline DType weight_type(Choices& choices) {
   return choices.chance(3) ? DType::f32 : DType::unset;
 }
 
-// Everything of the prologue. In a layer q, k, v and q_out are the layer's own, and the batch's arrays are always there. True if
-// they have the lengths after the step, so that attention needs none of its own.
+// Changes an option now and then so that it breaks the contract: to one that does not exist, or that does not fit the others.
+template <class T>
+void damage(Choices& choices, T& option) {
+  if constexpr (std::is_floating_point_v<T>) {
+    option = choices.real(static_cast<float>(option));
+  } else if constexpr (std::is_enum_v<T>) {
+    if (choices.hostile())
+      option = static_cast<T>(choices.chance(2) ? choices.integer(0, 3) : static_cast<int32_t>(choices.bits(5)));
+  } else {
+    if (choices.hostile()) option = choices.absurd();
+  }
+}
+
+inline void damage_options(Choices& choices, AttentionPrologueParams& p) {
+  for (HeadNorm* norm : {&p.q_norm, &p.k_norm, &p.v_norm}) {
+    damage(choices, norm->placement), damage(choices, norm->kind), damage(choices, norm->scope);
+    damage(choices, norm->eps), damage(choices, norm->weight_offset);
+    damage(choices, norm->weight_head_stride), damage(choices, norm->weight_type);
+  }
+  Rope& r = p.rope;
+  damage(choices, r.style), damage(choices, r.source), damage(choices, r.past_table), damage(choices, r.attention_factor);
+  damage(choices, r.rotary_dim), damage(choices, r.rotary_offset), damage(choices, r.num_blocks), damage(choices, r.num_axes);
+  damage(choices, p.hadamard_block), damage(choices, p.rounding);
+  damage(choices, p.q_scale.constant), damage(choices, p.q_scale.by_position);
+  damage(choices, p.q_scale.a), damage(choices, p.q_scale.b);
+}
+
+// Decodes all parameters of the prologue. The options are those of a case (tests/support/prologue_choices.h); sizes and arrays are decoded
+// here. In a layer q, k, v and q_out are the layer's own, and the batch's arrays are always there. Returns true if they have the lengths
+// after the step, so that attention needs none of its own.
 inline bool decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueParams& p, bool layer) {
   p.num_tokens = choices.size(0, 6);
   p.num_q_heads = choices.chance(8) && !layer ? 0 : choices.size(1, 4);
   p.num_kv_heads = choices.chance(8) && !layer ? 0 : choices.size(1, 3);
   p.head_dim = choices.head_dim();
   p.dtype = activation_type(choices);
-  p.rounding = choices.enumerator(Rounding::per_step);
   const int64_t bits = bits_of(p.dtype);
   const DType type = float_type_of(p.dtype);
   if (layer && p.num_kv_heads > 0) p.num_q_heads = times(p.num_kv_heads, choices.integer(1, 3));
+  const int64_t head_dim = p.head_dim >= 2 && p.head_dim <= kMaxHeadDim ? p.head_dim / 2 * 2 : 64;
+  test::PrologueCase c = test::choose_case(choices, test::CaseOdds::any, {6, 4, 3, head_dim, 0});
+  if (layer) c.with_k = c.with_v = c.cached = true, c.v_is_k = c.split_q = c.split_k = false;
+  test::set_options(c, p);
+  for (HeadNorm* norm : {&p.q_norm, &p.k_norm}) {
+    if (norm->weight_type == DType::unset && choices.chance(8)) norm->weight_type = p.dtype;  // the same
+  }
+  damage_options(choices, p);
 
   // What there is of K and V, and where it goes.
-  const bool any_kv = p.num_kv_heads != 0;
-  const int64_t parts = layer ? 0 : choices.integer(0, 5);
-  const bool has_k = any_kv && parts != 1, has_v = any_kv && parts != 2;
-  const bool cache_k = has_k && (layer || !choices.chance(6)), cache_v = has_v && (layer || !choices.chance(6));
+  const bool any_kv = p.num_kv_heads != 0, has_k = any_kv && c.with_k, has_v = any_kv && c.with_v;
+  const bool cache_k = has_k && c.cached && (layer || !choices.chance(8));
+  const bool cache_v = has_v && c.cached && (layer || !choices.chance(8));
   const bool cached = cache_k || cache_v;
   if (cached || layer) {
     decode_cache(choices, map, p.cache, p.dtype, p.num_kv_heads, p.head_dim, cache_k, cache_v, Use::write);
@@ -237,43 +268,25 @@ inline bool decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
     p.cache.v.head_dim = choices.head_dim();
   }
   const int64_t v_width = p.cache.v.head_dim > 0 ? p.cache.v.head_dim : p.head_dim;
-
   Rope& r = p.rope;
-  r.style = choices.enumerator(RopeStyle::interleaved);
-  const auto even = [&](int64_t high) {
-    return high < 2 || high > kMaxHeadDim ? choices.size(0, 0) : choices.size(0, high / 2) / 2 * 2;
-  };
-  r.rotary_dim = choices.chance(6) ? 0 : choices.chance(2) ? p.head_dim : even(p.head_dim);
-  r.rotary_offset = choices.chance(3) ? even(plus(p.head_dim, -std::max<int64_t>(r.rotary_dim, 0))) : 0;
-  r.num_blocks = choices.chance(3) ? choices.size(1, 4) : 1;
-  if (r.num_blocks > 1 && r.num_blocks <= 4 && r.rotary_dim > 0 && !choices.hostile())
-    r.rotary_dim -= r.rotary_dim % (2 * r.num_blocks);
 
   if (!layer) {
-    bool q_goes_out = false;
-    int q = -1;
-    if (choices.chance(2)) {  // three views of one packed buffer
-      const int64_t q_width = times(p.num_q_heads, p.head_dim), k_width = times(p.num_kv_heads, p.head_dim);
-      const int64_t row = choices.stride(plus(plus(q_width, k_width), times(p.num_kv_heads, v_width)));
+    int q = -1, k = -1, v = -1;
+    int64_t q_width = p.head_dim, k_width = p.head_dim;
+    if (c.packed) {  // three views of one buffer
+      const int64_t q_columns = times(p.num_q_heads, p.head_dim), k_columns = times(p.num_kv_heads, p.head_dim);
+      const int64_t row = choices.stride(plus(plus(q_columns, k_columns), times(p.num_kv_heads, v_width)));
       p.q = {nullptr, row, p.head_dim};
       p.k = {nullptr, row, p.head_dim};
       p.v = {nullptr, row, v_width};
       q = map.array("q", p.q.data, view_extent(p.q, p.num_tokens, p.num_q_heads, p.head_dim, bits), Use::read, type);
       if (has_k) {
-        const int k =
-            map.optional("k", p.k.data, view_extent(p.k, p.num_tokens, p.num_kv_heads, p.head_dim, bits), Use::read, type);
-        if (p.num_q_heads > 0) map.place(k, q, times(q_width, bits) / 8);
+        k = map.optional("k", p.k.data, view_extent(p.k, p.num_tokens, p.num_kv_heads, p.head_dim, bits), Use::read, type);
+        if (p.num_q_heads > 0) map.place(k, q, times(q_columns, bits) / 8);
       }
       if (has_v) {
-        const int v = map.optional("v", p.v.data, view_extent(p.v, p.num_tokens, p.num_kv_heads, v_width, bits), Use::read, type);
-        if (p.num_q_heads > 0) map.place(v, q, times(plus(q_width, k_width), bits) / 8);
-      }
-      if (choices.chance(3)) {
-        q_goes_out = true;
-        p.q_out = {nullptr, p.q.token_stride, p.q.head_stride};
-        map.in_place(
-            map.array("q_out", p.q_out.data, view_extent(p.q_out, p.num_tokens, p.num_q_heads, p.head_dim, bits), Use::write), q,
-            true);
+        v = map.optional("v", p.v.data, view_extent(p.v, p.num_tokens, p.num_kv_heads, v_width, bits), Use::read, type);
+        if (p.num_q_heads > 0) map.place(v, q, times(plus(q_columns, k_columns), bits) / 8);
       }
     } else {
       const auto input = [&](const char* name, HeadsView& view, int64_t num_heads, int64_t width) {
@@ -281,19 +294,8 @@ inline bool decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
         view = {nullptr, s.token, s.head};
         return map.optional(name, view.data, view_extent(view, p.num_tokens, num_heads, width, bits), Use::read, type);
       };
-      const auto output = [&](const char* name, MutableHeadsView& view, const HeadsView& in, int in_array, int64_t in_width,
-                              int64_t num_heads, int64_t width) {
-        const bool same = (in_width == width || choices.hostile()) && choices.chance(3);
-        const HeadStrides s = head_strides(choices, p.num_tokens, num_heads, width);
-        view = {nullptr, same ? in.token_stride : s.token, same ? in.head_stride : s.head};
-        map.in_place(map.optional(name, view.data, view_extent(view, p.num_tokens, num_heads, width, bits), Use::write), in_array,
-                     same);
-      };
       // The rotated channels of Q and of K in arrays of their own.
       const int64_t unrotated = plus(p.head_dim, -std::max<int64_t>(r.rotary_dim, 0));
-      const bool can_split = choices.hostile() || (r.rotary_dim > 0 && r.rotary_dim < p.head_dim);
-      const bool split_q = can_split && choices.chance(2), split_k = can_split && has_k && choices.chance(2);
-      if ((split_q || split_k) && !choices.hostile()) r.rotary_offset = choices.chance(2) ? 0 : unrotated;
       const auto rotated = [&](bool is_split, const char* name, HeadsView& view, int64_t num_heads) -> int64_t {
         if (!is_split) return p.head_dim;
         const HeadStrides s = head_strides(choices, p.num_tokens, num_heads, r.rotary_dim);
@@ -302,79 +304,69 @@ inline bool decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
             map.array(name, view.data, view_extent(view, p.num_tokens, num_heads, r.rotary_dim, bits), Use::read, type));
         return unrotated;
       };
-      const int64_t q_width = rotated(split_q, "q_rope", p.q_rope, p.num_q_heads);
-      const int64_t k_width = rotated(split_k, "k_rope", p.k_rope, p.num_kv_heads);
+      q_width = rotated(c.split_q || choices.hostile(), "q_rope", p.q_rope, p.num_q_heads);
+      k_width = rotated(has_k && (c.split_k || choices.hostile()), "k_rope", p.k_rope, p.num_kv_heads);
       q = input("q", p.q, p.num_q_heads, q_width);
-      q_goes_out = choices.chance(2);
-      if (q_goes_out) output("q_out", p.q_out, p.q, q, q_width, p.num_q_heads, p.head_dim);
-      const int k = has_k ? input("k", p.k, p.num_kv_heads, k_width) : -1;
-      const int v = has_v ? input("v", p.v, p.num_kv_heads, v_width) : -1;
-      if (has_k && (!cache_k || choices.chance(4))) output("k_out", p.k_out, p.k, k, k_width, p.num_kv_heads, p.head_dim);
-      if (has_v && (!cache_v || choices.chance(4))) output("v_out", p.v_out, p.v, v, v_width, p.num_kv_heads, v_width);
-    }
-    if (p.num_q_heads > 0 && !q_goes_out) {
-      if (choices.chance(3)) {
-        const HeadStrides s = head_strides(choices, p.num_tokens, p.num_q_heads, p.head_dim);
-        p.q8_out = {nullptr, s.token, s.head, choices.chance(2) ? KvScaling::tensor : KvScaling::token_head, nullptr};
-        if (choices.hostile()) p.q8_out.scaling = choices.enumerator(KvScaling::token_head);
-        constexpr DType kTypes[] = {DType::unset, DType::fp8_e4m3, DType::fp8_e5m2};
-        p.q8_out.type = type_of(choices, kTypes);
-        map.array("q8_out", p.q8_out.data, view_extent(p.q8_out, p.num_tokens, p.num_q_heads, p.head_dim, 8), Use::write);
-        const bool computed = p.q8_out.scaling == KvScaling::token_head;
-        map.array("q8_out.scale", p.q8_out.scale, dense(computed ? times(p.num_tokens, p.num_q_heads) : 1, 4),
-                  computed ? Use::write : Use::read);
-      } else {
-        const HeadStrides s = head_strides(choices, p.num_tokens, p.num_q_heads, p.head_dim);
-        p.q_out = {nullptr, s.token, s.head};
-        map.in_place(
-            map.array("q_out", p.q_out.data, view_extent(p.q_out, p.num_tokens, p.num_q_heads, p.head_dim, bits), Use::write), q,
-            false);
+      k = has_k ? input("k", p.k, p.num_kv_heads, k_width) : -1;
+      v = has_v ? input("v", p.v, p.num_kv_heads, v_width) : -1;
+      if (c.v_is_k && has_k && has_v && v_width == k_width) {
+        p.v = p.k;
+        map.place(v, k, 0);
       }
+    }
+    // An output may be its input only where both have the same width.
+    const auto output = [&](const char* name, MutableHeadsView& view, const HeadsView& in, int in_array, int64_t in_width,
+                            int64_t num_heads, int64_t width, bool in_place) {
+      const bool same = in_array >= 0 && (in_width == width || choices.hostile()) && in_place;
+      const HeadStrides s = head_strides(choices, p.num_tokens, num_heads, width);
+      view = {nullptr, same ? in.token_stride : s.token, same ? in.head_stride : s.head};
+      const int array = map.optional(name, view.data, view_extent(view, p.num_tokens, num_heads, width, bits), Use::write);
+      if (in_array >= 0) map.in_place(array, in_array, same);
+    };
+    if (has_k && (!cache_k || c.k_out)) {
+      output("k_out", p.k_out, p.k, k, k_width, p.num_kv_heads, p.head_dim, !c.v_is_k && choices.chance(3));
+    }
+    if (has_v && (!cache_v || c.v_out)) {
+      output("v_out", p.v_out, p.v, v, v_width, p.num_kv_heads, v_width, !c.v_is_k && choices.chance(3));
+    }
+    if (c.q8 && p.num_q_heads > 0) {
+      const HeadStrides s = head_strides(choices, p.num_tokens, p.num_q_heads, p.head_dim);
+      p.q8_out = {nullptr, s.token, s.head, *c.q8, nullptr};
+      damage(choices, p.q8_out.scaling);
+      constexpr DType kTypes[] = {DType::unset, DType::fp8_e4m3, DType::fp8_e5m2};
+      p.q8_out.type = type_of(choices, kTypes);
+      map.array("q8_out", p.q8_out.data, view_extent(p.q8_out, p.num_tokens, p.num_q_heads, p.head_dim, 8), Use::write);
+      const bool computed = p.q8_out.scaling == KvScaling::token_head;
+      map.array("q8_out.scale", p.q8_out.scale, dense(computed ? times(p.num_tokens, p.num_q_heads) : 1, 4),
+                computed ? Use::write : Use::read);
+    }
+    if ((!c.q8 && p.num_q_heads > 0) || choices.hostile()) {
+      output("q_out", p.q_out, p.q, q, q_width, p.num_q_heads, p.head_dim, c.in_place);
     }
   }
 
-  const auto optional = [&](const char* name, const void*& data, int64_t count) {
-    if (choices.chance(3)) map.optional(name, data, dense(count, bits / 8), Use::read, type);
+  const auto bias = [&](bool given, const char* name, const void*& data, int64_t count) {
+    if (given) map.optional(name, data, dense(count, bits / 8), Use::read, type);
   };
-  optional("bias.q", p.bias.q, times(p.num_q_heads, p.head_dim));
-  if (has_k) optional("bias.k", p.bias.k, times(p.num_kv_heads, p.head_dim));
-  if (has_v) optional("bias.v", p.bias.v, times(p.num_kv_heads, v_width));
-  const auto norm_of = [&] {
-    HeadNorm n;
-    n.placement = choices.enumerator(NormPlacement::after_rope);
-    if (n.placement == NormPlacement::none) return n;
-    n.kind = choices.enumerator(NormKind::layer);
-    n.scope = n.kind == NormKind::layer && !choices.hostile() ? NormScope::head : choices.enumerator(NormScope::token);
-    n.eps = choices.real(1e-5f);
-    n.weight_offset = choices.real(choices.chance(2) ? 0.0f : 1.0f);
-    return n;
-  };
-  p.q_norm = p.k_norm = norm_of();
-  if (choices.chance(3)) p.k_norm = norm_of();
-  const auto weights = [&](const char* weight, const char* bias, HeadNorm& norm, int64_t heads) {
+  bias(c.bias_q, "bias.q", p.bias.q, times(p.num_q_heads, p.head_dim));
+  bias(c.bias_k && has_k, "bias.k", p.bias.k, times(p.num_kv_heads, p.head_dim));
+  bias(c.bias_v && has_v, "bias.v", p.bias.v, times(p.num_kv_heads, v_width));
+  const auto weights = [&](const test::CaseNorm& of, const char* weight, const char* norm_bias, HeadNorm& norm, int64_t heads) {
     if (norm.placement == NormPlacement::none) return;
-    norm.weight_type = weight_type(choices);
-    norm.weight_head_stride = choices.hostile() ? choices.absurd() : choices.chance(2) ? 0 : p.head_dim;
     const int64_t count = times(norm.weight_head_stride == 0 ? 1 : heads, p.head_dim);
-    const DType of = float_type_of(resolve_dtype(norm.weight_type, p.dtype));
+    const DType as = float_type_of(resolve_dtype(norm.weight_type, p.dtype));
     const auto add = [&](const char* name, const void*& data) {
-      if (choices.chance(3)) map.optional(name, data, dense(count, dtype_size(of)), Use::read, of);
+      map.optional(name, data, dense(count, dtype_size(as)), Use::read, as);
     };
-    add(weight, norm.weight);
-    if (norm.kind == NormKind::layer || choices.hostile()) add(bias, norm.bias);
+    if (of.weights != test::Weights::none) add(weight, norm.weight);
+    if (of.bias || choices.hostile()) add(norm_bias, norm.bias);
   };
-  weights("q_norm.weight", "q_norm.bias", p.q_norm, p.num_q_heads);
-  weights("k_norm.weight", "k_norm.bias", p.k_norm, p.num_kv_heads);
-  if (choices.chance(4)) p.v_norm.placement = NormPlacement::before_rope, p.v_norm.eps = choices.real(1e-6f);
+  weights(c.norm_of_q(), "q_norm.weight", "q_norm.bias", p.q_norm, p.num_q_heads);
+  weights(c.norm_of_k(), "k_norm.weight", "k_norm.bias", p.k_norm, p.num_kv_heads);
 
-  r.inverse = choices.chance(3);
-  r.source = choices.enumerator(RopeSource::inv_freq);
-  r.type = r.source == RopeSource::inv_freq && !choices.hostile() ? DType::f32 : activation_type(choices);
-  r.attention_factor = r.source == RopeSource::inv_freq || choices.hostile() ? static_cast<double>(choices.real(1.0f)) : 1.0;
   const bool by_token = r.source == RopeSource::per_token;
+  r.type = r.source == RopeSource::inv_freq && !choices.hostile() ? DType::f32 : activation_type(choices);
   r.max_position = (by_token || r.rotary_dim == 0) && choices.chance(2) ? 0 : choices.size(1, 12);
-  r.past_table = choices.enumerator(PastTable::identity);
-  r.num_axes = choices.chance(2) ? 1 : choices.size(1, 4);
   if (r.rotary_dim > 0) {
     const int64_t columns = r.num_blocks > 0 && r.num_blocks <= 4 ? r.rotary_dim / (2 * r.num_blocks) : 1;
     if (r.source == RopeSource::inv_freq) {
@@ -382,7 +374,7 @@ inline bool decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
     } else {
       const DType stored = float_type_of(r.type);
       const int64_t rope_bits = bits_of(stored), count = by_token ? p.num_tokens : r.max_position;
-      const bool one_table = choices.chance(2);
+      const bool one_table = !c.rope_apart;
       r.width = choices.hostile() ? choices.enumerator(RopeWidth::full) : RopeWidth::half;
       if (choices.hostile()) r.sin.column_stride = choices.absurd();
       r.cos.row_stride = choices.chance(8) ? 0 : choices.stride(one_table ? times(2, columns) : columns);
@@ -397,20 +389,14 @@ inline bool decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
       const Extent axes = dense(r.rotary_dim / 2, 1);
       if (r.num_axes != r.num_blocks) {
         map.array("pair_axis", r.pair_axis, axes, Use::read);
-      } else if (choices.chance(2)) {  // otherwise each block takes the axis of its own number
+      } else if (!c.block_axes) {  // otherwise each block takes the axis of its own number
         map.optional("pair_axis", r.pair_axis, axes, Use::read);
       }
     }
   }
-  if (choices.chance(4)) p.hadamard_block = hadamard_block(choices, p.head_dim);
-  p.q_scale.constant = choices.real(choices.chance(2) ? 1.0f : 0.5f);
-  p.q_scale.by_position = choices.chance(2) ? PositionScale::none : choices.enumerator(PositionScale::logn);
-  p.q_scale.a = choices.real(0.5f);
-  p.q_scale.b = choices.real(4.0f);
 
   TokenPlaces& places = p.places;
-  const int64_t mode = choices.integer(0, 3);
-  const bool positions_given = mode < 2, slots_given = mode % 2 == 0;
+  const bool positions_given = !c.derive_positions, slots_given = !c.derive_slots;
   if (positions_given) {
     places.positions.type = index_type(choices);
     places.position_axis_stride = choices.stride(p.num_tokens);
@@ -427,23 +413,23 @@ inline bool decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   places.num_seqs = choices.size(1, 3);
   places.ring_size = choices.chance(3) ? choices.size(0, 12) : 0;
   map.optional("cu_seqlens_q", places.cu_seqlens_q, dense(plus(places.num_seqs, 1), 4), Use::read);
-  const int64_t lengths = choices.integer(0, 2);  // before the step, after it, of the last pages
+  const bool of_last_pages = c.page_form == test::PageForm::csr_with_lengths, after = !of_last_pages && c.lengths_after;
   if (!positions_given || (cached && !slots_given)) {
     const bool all = choices.hostile();
-    if (lengths == 0 || all) map.optional("cache_lens", places.cache_lens, dense(places.num_seqs, 4), Use::read);
-    if (lengths == 1 || all) map.optional("seq_lens", places.seq_lens, dense(places.num_seqs, 4), Use::read);
+    if ((!of_last_pages && !after) || all) map.optional("cache_lens", places.cache_lens, dense(places.num_seqs, 4), Use::read);
+    if (after || all) map.optional("seq_lens", places.seq_lens, dense(places.num_seqs, 4), Use::read);
   }
-  if (layer || (cached && !slots_given) || (lengths == 2 && !positions_given)) {
-    decode_page_table(choices, map, places.page_table, places.num_seqs, 3, lengths == 2);
+  if (layer || (cached && !slots_given) || (of_last_pages && !positions_given)) {
+    decode_page_table(choices, map, places.page_table, places.num_seqs, 3, of_last_pages);
   }
-  if (lengths == 2 && !choices.hostile()) places.ring_size = 0;
-  if (!positions_given && choices.chance(2)) {
+  if (of_last_pages && !choices.hostile()) places.ring_size = 0;
+  if (!positions_given && c.offsets != test::Offsets::none) {
     places.position_offsets.type = index_type(choices);
-    places.position_offset_per_seq = choices.chance(2);
+    places.position_offset_per_seq = c.offsets == test::Offsets::per_sequence;
     map.optional("position_offsets", places.position_offsets.data,
                  dense(places.position_offset_per_seq ? places.num_seqs : 1, index_size(places.position_offsets)), Use::read);
   }
-  return lengths == 2 || (lengths == 1 && (!positions_given || (cached && !slots_given)));
+  return of_last_pages || (after && (!positions_given || (cached && !slots_given)));
 }
 
 inline void decode_fault_records(Choices& choices, MemoryMap& map, AttentionPrologueParams& p) {

@@ -74,13 +74,11 @@ PlacedPrologue<T>::PlacedPrologue(Backend backend, const PrologueCase& c, const 
   params_.head_dim = c.head_dim;
   params_.dtype = FloatFormat<T>::dtype;
   params_.cache.v.head_dim = c.v_head_dim;
+  set_options(c, params_);
   place_inputs();
   place_weights();
   place_rope();
   place_positions_and_slots();
-  params_.hadamard_block = c.hadamard_block;
-  params_.q_scale = c.q_scale;
-  params_.rounding = c.per_step ? Rounding::per_step : Rounding::once;
   place_outputs();
   if (c.writes_cache()) place_cache();
   faults_ = arena_.inout(std::vector<FaultRecord>(1));
@@ -244,32 +242,15 @@ void PlacedPrologue<T>::place_weights() {
     return values.empty() ? nullptr : arena_.input(values, case_.misalign / 4 * 4);
   };
   params_.bias = {place(data_.q_bias), place(data_.k_bias), place(data_.v_bias)};
-  const auto norm = [&](const CaseNorm& of, const std::vector<float>& weight, const std::vector<float>& bias) {
-    return HeadNorm{of.placement,
-                    of.kind,
-                    of.scope,
-                    of.eps,
-                    of.weight_offset,
-                    place_weights(of, weight),
-                    of.weights == Weights::per_head ? case_.head_dim : 0,
-                    place_weights(of, bias),
-                    of.float_weights ? DType::f32 : DType::unset};
-  };
-  params_.q_norm = norm(case_.norm_of_q(), data_.q_weight, data_.q_norm_bias);
-  params_.k_norm = norm(case_.norm_of_k(), data_.k_weight, data_.k_norm_bias);
-  if (case_.v_norm) params_.v_norm.placement = NormPlacement::before_rope, params_.v_norm.eps = case_.v_eps;
+  const CaseNorm of_q = case_.norm_of_q(), of_k = case_.norm_of_k();
+  params_.q_norm.weight = place_weights(of_q, data_.q_weight), params_.q_norm.bias = place_weights(of_q, data_.q_norm_bias);
+  params_.k_norm.weight = place_weights(of_k, data_.k_weight), params_.k_norm.bias = place_weights(of_k, data_.k_norm_bias);
 }
 
 template <class T>
 void PlacedPrologue<T>::place_rope() {
   const PrologueCase& c = case_;
   Rope& r = params_.rope;
-  r.style = c.style;
-  r.rotary_dim = c.rotary_dim;
-  r.rotary_offset = c.rotary_offset;
-  r.num_blocks = c.num_blocks;
-  r.inverse = c.inverse;
-  r.source = c.source;
   r.type = DType::f32;
   if (!data_.table.empty()) {
     with_host_type(c.rope_type, [&](auto type) {
@@ -297,13 +278,8 @@ void PlacedPrologue<T>::place_rope() {
       }
     });
   }
-  if (!data_.inv_freq.empty()) {
-    r.inv_freq = arena_.input(data_.inv_freq, c.misalign / 4 * 4);
-    r.attention_factor = static_cast<double>(c.attention_factor);
-  }
+  if (!data_.inv_freq.empty()) r.inv_freq = arena_.input(data_.inv_freq, c.misalign / 4 * 4);
   r.max_position = c.max_position;
-  r.past_table = c.past_table;
-  r.num_axes = c.num_axes;
   if (!data_.pair_axis.empty()) r.pair_axis = arena_.input(data_.pair_axis);
 }
 

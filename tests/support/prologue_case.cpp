@@ -59,4 +59,32 @@ PrologueCase fit_rotation(PrologueCase c) {
   return c;
 }
 
+void set_options(const PrologueCase& c, AttentionPrologueParams& params) {
+  const auto set_norm = [&](const CaseNorm& of, HeadNorm& norm) {
+    norm.placement = of.placement;
+    norm.kind = of.kind;
+    norm.scope = of.scope;
+    norm.eps = of.eps;
+    norm.weight_offset = of.weight_offset;
+    norm.weight_head_stride = of.weights == Weights::per_head ? c.head_dim : 0;
+    norm.weight_type = of.float_weights ? DType::f32 : DType::unset;
+  };
+  set_norm(c.norm_of_q(), params.q_norm);
+  set_norm(c.norm_of_k(), params.k_norm);
+  if (c.v_norm) params.v_norm.placement = NormPlacement::before_rope, params.v_norm.eps = c.v_eps;
+  Rope& r = params.rope;
+  r.style = c.style;
+  r.rotary_dim = c.rotary_dim;
+  r.rotary_offset = c.rotary_offset;
+  r.num_blocks = c.num_blocks;
+  r.inverse = c.inverse;
+  r.source = c.source;
+  if (c.source == RopeSource::inv_freq) r.attention_factor = static_cast<double>(c.attention_factor);
+  r.past_table = c.past_table;
+  r.num_axes = c.num_axes;
+  params.hadamard_block = c.hadamard_block;
+  params.q_scale = c.q_scale;
+  params.rounding = c.per_step ? Rounding::per_step : Rounding::once;
+}
+
 }  // namespace prologue::test

@@ -9,8 +9,6 @@
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 
-#include "tests/support/random.h"
-
 namespace prologue::test {
 
 enum class Values { normal, coarse, denormal, huge };   // coarse: as normal, of few bits, and made much faster
@@ -138,12 +136,14 @@ PrologueCase fit_to_type(PrologueCase c) {
 // Returns the case with sizes of the rotation that blocks and splits allow.
 PrologueCase fit_rotation(PrologueCase c);
 
-// Return the lists of prologue_cases.cpp: the cases of rotary and kv_write, one or more for every feature, and random ones over the whole
-// struct.
+// Stores the options in the parameters: all members that say what is computed. Sizes, arrays, types that go with an array, and bounds on
+// indices are the caller's.
+void set_options(const PrologueCase& c, AttentionPrologueParams& params);
+
+// Return the lists of prologue_cases.cpp: the cases of rotary and kv_write, one or more for every feature, and small random ones over
+// the whole struct (prologue_choices.h).
 const std::vector<PrologueCase>& prologue_cases();
 const std::vector<PrologueCase>& feature_cases();
 PrologueCase random_case(uint64_t seed);
-// Chooses one of those that head_dim, which is even, allows.
-int64_t any_hadamard_block(Random& random, int64_t head_dim);
 
 }  // namespace prologue::test

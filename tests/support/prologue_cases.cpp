@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "tests/support/prologue_case.h"
+#include "tests/support/prologue_choices.h"
 #include "tests/support/random.h"
 #include "tests/support/types.h"
 
@@ -494,114 +495,20 @@ const std::vector<PrologueCase>& feature_cases() {
   return cases;
 }
 
-int64_t any_hadamard_block(Random& random, int64_t head_dim) {
-  int64_t most = 1;
-  while (head_dim % (2 << most) == 0 && most < 9) ++most;
-  return int64_t{1} << random.integer(1, most);
-}
-
 PrologueCase random_case(uint64_t seed) {
   Random random(seed * 0x9e3779b97f4a7c15ull + 11);
   const auto coin = [&] { return random.integer(0, 1) == 1; };
   const auto rarely = [&] { return random.integer(0, 7) == 0; };
-  const auto any = [&](auto last) { return static_cast<decltype(last)>(random.integer(0, static_cast<int64_t>(last))); };
-  PrologueCase c;
+  CaseSizes sizes;
+  sizes.num_tokens = rarely() ? random.integer(0, 40) : random.integer(1, 9);
+  sizes.num_kv_heads = rarely() ? 0 : random.integer(1, 3);
+  sizes.num_q_heads = sizes.num_kv_heads > 0 && rarely() ? 0 : std::max<int64_t>(sizes.num_kv_heads, 1) * random.integer(1, 4);
+  sizes.head_dim = rarely() ? 2 * random.integer(1, kMaxHeadDim / 2)
+                   : coin() ? 8 * random.integer(1, 16)
+                            : 2 * random.integer(1, 64);
+  sizes.v_head_dim = rarely() ? 2 * random.integer(1, rarely() ? kMaxHeadDim / 2 : 80) : 0;
+  PrologueCase c = choose_case(random, CaseOdds::any, sizes);
   c.seed = seed;
-  c.num_tokens = rarely() ? random.integer(0, 40) : random.integer(1, 9);
-  c.num_kv_heads = rarely() ? 0 : random.integer(1, 3);
-  c.num_q_heads = c.num_kv_heads > 0 && rarely() ? 0 : std::max<int64_t>(c.num_kv_heads, 1) * random.integer(1, 4);
-  c.head_dim = rarely() ? 2 * random.integer(1, kMaxHeadDim / 2) : coin() ? 8 * random.integer(1, 16) : 2 * random.integer(1, 64);
-  c.v_head_dim = rarely() ? 2 * random.integer(1, rarely() ? kMaxHeadDim / 2 : 80) : 0;
-  c.with_k = !rarely();
-  c.with_v = !c.with_k || !rarely();
-  c.v_is_k = c.with_k && c.with_v && c.v_head_dim == 0 && rarely();
-
-  c.bias_q = coin(), c.bias_k = coin(), c.bias_v = coin();
-  c.norm = any(NormPlacement::after_rope);
-  c.norm_kind = any(NormKind::layer);
-  c.norm_scope = c.norm_kind == NormKind::rms && rarely() ? NormScope::token : NormScope::head;
-  c.weights = any(Weights::per_head);
-  if (rarely()) c.k_weights = any(Weights::per_head);
-  c.norm_bias = c.norm_kind == NormKind::layer && coin();
-  c.float_weights = rarely() || rarely();
-  c.weight_offset = coin() ? 1.0f : 0.0f;
-  c.eps = coin() ? 1e-5f : 0.01f;
-  if (rarely() || rarely()) {
-    CaseNorm& k = c.k_norm.emplace();
-    k.placement = any(NormPlacement::after_rope);
-    k.kind = any(NormKind::layer);
-    k.scope = k.kind == NormKind::rms && rarely() ? NormScope::token : NormScope::head;
-    k.weights = any(Weights::per_head);
-    k.bias = k.kind == NormKind::layer && coin();
-    k.float_weights = rarely();
-    k.weight_offset = coin() ? c.weight_offset : 0.5f;
-    k.eps = coin() ? c.eps : 0.3f;
-  }
-  c.v_norm = rarely();
-
-  c.rotary_dim = coin() ? c.head_dim : 2 * random.integer(0, c.head_dim / 2);
-  c.rotary_offset = coin() ? 2 * random.integer(0, (c.head_dim - c.rotary_dim) / 2) : 0;
-  c.style = any(RopeStyle::interleaved);
-  c.inverse = rarely();
-  c.source = any(RopeSource::inv_freq);
-  if (c.source == RopeSource::inv_freq) {
-    c.max_position = coin() ? 1 << 20 : 100;
-    c.attention_factor = coin() ? 1.0f : 0.8f;
-  }
-  c.num_axes = coin() ? 1 : random.integer(1, 4);
-  c.interleaved_axes = coin();
-
-  if (coin()) c.q_scale.constant = 0.088388f;
-  if (rarely()) c.q_scale = {1.0f, PositionScale::llama4, 0.1f, 4.0f};
-  if (rarely()) c.q_scale = {2.0f, PositionScale::logn, 0.0f, 16.0f};
-  c.per_step = rarely();
-
-  c.derive_positions = rarely() || rarely();
-  c.derive_slots = rarely() || (c.derive_positions && coin());
-  if (c.derive_slots) c.ring_size = rarely() || rarely() ? random.integer(1, 20) : 0;
-  if (c.derive_positions) c.offsets = any(Offsets::per_sequence);
-  c.int64_positions = coin(), c.int64_slots = coin();
-  c.bad_indices = coin();
-
-  c.packed = coin();
-  c.in_place = coin();
-  c.row_padding = coin() ? random.integer(0, 9) : 0;
-  c.head_padding = !c.packed && coin() ? random.integer(0, 9) : 0;
-  c.heads_first = !c.packed && coin();
-  c.misalign = coin() ? random.integer(0, 16) : 0;
-  if (c.num_q_heads > 0 && rarely()) c.q8 = coin() ? KvScaling::tensor : KvScaling::token_head, c.q8_e5m2 = coin();
-  if (c.q8) c.in_place = false;
-  c.k_out = rarely() || rarely(), c.v_out = rarely() || rarely();
-  c.kv_in_place = !c.v_is_k && rarely();
-  c.cached = !rarely();
-  if (!c.cached) c.k_out = c.v_out = true;
-
-  if (coin()) c.kv_type = kKvTypes[random.integer(0, 7)];
-  if (c.kv_type && !dtype_is_activation(*c.kv_type)) {
-    const bool fp8 = *c.kv_type == DType::fp8_e4m3 || *c.kv_type == DType::fp8_e5m2;
-    c.scaling = static_cast<KvScaling>(*c.kv_type == DType::uint4 ? 3 : random.integer(fp8 ? 0 : 1, 3));
-  }
-  c.page_size = rarely() ? random.integer(1, 64) : random.integer(1, 8);
-  c.layout = any(CacheLayout::odd);
-  c.token_faults = coin();
-  if (coin()) c.past_table = any(PastTable::identity);
-  c.no_faults = c.past_table != PastTable::record && rarely();
-  if (rarely()) c.tokens_without_slot = random.integer(1, 5);
-  c.lengths_after = coin();
-  c.page_form = any(PageForm::csr_with_lengths);
-  if (c.page_form == PageForm::csr_with_lengths && c.ring_size > 0) c.page_form = PageForm::csr;
-  c.extremes = c.has_sequences() && c.q_scale.by_position == PositionScale::none && rarely();
-
-  if (coin()) c.rope_type = coin() ? DType::f16 : DType::bf16;
-  c.rope_apart = coin();
-  c.rope_holes = rarely() ? random.integer(0, 9) : 0;
-  c.num_blocks = rarely() || rarely() ? random.integer(2, 4) : 1;
-  c.block_axes = c.num_blocks > 1 && coin();
-  c.split_q = rarely() || rarely();
-  c.split_k = rarely() || rarely();
-  c.one_k_rope = coin();
-  c = fit_rotation(c);
-  if (rarely() || rarely()) c.hadamard_block = any_hadamard_block(random, c.head_dim);
   return c;
 }
 
