@@ -45,7 +45,7 @@ prologue_execution on_cpu() { return initialised(prologue_execution_init); }
 
 std::string message() { return prologue_last_error_message(); }
 
-// The C++ struct with the bytes of a C one.
+// Returns the C++ struct with the bytes of a C one.
 template <class Cpp, class C>
 Cpp as_cpp(const C& value) {
   static_assert(sizeof(Cpp) == sizeof(C));
@@ -485,7 +485,7 @@ TEST(CRope, TablesAreThoseOfCpp) {
   expect_table(p, yarn, 128);
   p.attention_factor = 1.25, yarn.attention_factor = 1.25;
   expect_table(p, yarn, 128);
-  // Enough pairs that the ends of the blend lie between two.
+  // There are enough pairs that the ends of the blend lie between two.
   prologue_rope_table_params wide = initialised(prologue_rope_table_params_init);
   wide.rotary_dim = 64, wide.factor = 4.0, wide.original_max_position = 4096, wide.scaling = PROLOGUE_ROPE_SCALING_KIND_YARN;
   prologue::YarnRope wide_yarn = {4.0, 4096};

@@ -1,4 +1,4 @@
-// The C side of c_layout_test: compiled as C11.
+// This is the C side of c_layout_test, compiled as C11.
 #include "tests/c/layout.h"
 
 #include <prologue.h>

@@ -64,7 +64,7 @@ TEST(CLayout, OfC11IsThatOfCpp) {
   EXPECT_GT(i, 500u);
 }
 
-// A struct of C after its ..._init(), with bytes behind it, and that of C++ with its defaults.
+// Compares a struct of C after its ..._init(), with bytes after it, with that of C++ with its defaults.
 template <class C, class Cpp>
 struct Pair {
   explicit Pair(void (*init)(C*)) {
@@ -77,8 +77,8 @@ struct Pair {
   Cpp cpp;
 };
 
-// Member by member, because padding may differ. Structs that are members have padding, too: their members are compared as those of
-// their own type.
+// It compares member by member, because padding may differ. Structs that are members have padding, too: their members are compared as those
+// of their own type.
 TEST(CLayout, InitSetsTheDefaultsOfCpp) {
   int members = 0;
 #define PROLOGUE_VALUE(c, cpp)

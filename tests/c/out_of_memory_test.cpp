@@ -77,7 +77,7 @@ TEST(COutOfMemory, IsAStatus) {
             0);
 }
 
-// No memory for the sentence of an error.
+// There is no memory for the sentence of an error.
 TEST(COutOfMemory, OfASentenceIsAStatus) {
   fail_at = 1;
   EXPECT_EQ(prologue_rotary_validate(nullptr), PROLOGUE_STATUS_RESOURCE_EXHAUSTED);

@@ -1,4 +1,4 @@
-// Random operations, each compared with a plain model, and with the data in the pages (tests/support/kv_model.h).
+// Runs random operations, each compared with a plain model, and with the data in the pages (tests/support/kv_model.h).
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace prologue::test {
 namespace {
 
-// More than 10^6 in all where they are fast.
+// There are more than 10^6 in all where they are fast.
 #if defined(NDEBUG) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 constexpr int64_t kOperations = 100'000;
 #else

@@ -26,7 +26,7 @@ Tokens tokens_from(int32_t first, int64_t count) {
 
 const Tokens& pages(const KvCache& cache, SequenceId id, int64_t group = 0) { return *cache.pages(id, group).value(); }
 
-// A sequence with these tokens, all computed and in the index.
+// Adds a sequence with these tokens, all computed and in the index.
 SequenceId computed(KvCache& cache, const Tokens& tokens, uint64_t extra_key = 0) {
   const SequenceId id = cache.add_sequence(extra_key).value();
   EXPECT_TRUE(cache.append(id, static_cast<int64_t>(tokens.size())).ok());
@@ -337,7 +337,7 @@ TEST(KvCache, PagesStayCachedUntilTheyAreNeeded) {
   EXPECT_EQ(stats.free, 1);
   EXPECT_EQ(cache.num_available_pages(), 4);
   EXPECT_EQ(cache.match(tokens).num_tokens, 12);
-  // Two more pages: the free one, and then the deepest cached one.
+  // Takes two more pages: the free one, and then the deepest cached one.
   const SequenceId b = computed(cache, tokens_from(100, 8));
   EXPECT_EQ(cache.match(tokens).num_tokens, 8);
   EXPECT_EQ(cache.stats().groups[0].evictions, 1);
@@ -381,7 +381,7 @@ TEST(KvCache, TheSameTokensAreIndexedOnce) {
   expect_integrity(cache);
 }
 
-// The second sequence's way goes on below the first one's nodes, also after the first one's pages are evicted.
+// The second sequence's path continues below the first one's nodes, also after the first one's pages are evicted.
 TEST(KvCache, PagesBelowAnEvictedPageAreFoundAgainWhenItIsComputedAgain) {
   KvCache cache = KvCache::create(8, 4).value();
   const Tokens tokens = tokens_from(0, 12);

@@ -66,7 +66,7 @@ TEST(KvStorage, QuantisedTypesHaveScales) {
   EXPECT_EQ(storage->layer(0).k.scale, nullptr);
 }
 
-// K and V of types of their own: nothing overlaps, everything is aligned, and zero points are beside their scales.
+// K and V have types of their own: nothing overlaps, everything is aligned, and zero points are beside their scales.
 TEST(KvStorage, KAndVHaveTypesOfTheirOwn) {
   constexpr DType kTypes[] = {DType::f32, DType::f16, DType::fp8_e4m3, DType::int8, DType::int4, DType::uint4};
   for (const DType k : kTypes) {

@@ -1,4 +1,4 @@
-// The attention layer over raw pointers: against float64 end to end, and bit for bit against its four operations called by hand.
+// Tests the attention layer over raw pointers against float64 end to end, and bit for bit against its four operations called by hand.
 #include <prologue/kernels/projection/projection.h>
 #include <prologue/kernels/qkv_prologue/qkv_prologue.h>
 #include <prologue/layers/attention_layer.h>
@@ -36,7 +36,7 @@ struct Case {
   Lengths lengths = Lengths::both;
 };
 
-// A batch, its weights, and a cache of shuffled pages of which a third is nobody's.
+// Holds a batch, its weights, and a cache of shuffled pages of which a third belongs to no sequence.
 template <class T>
 struct Batch {
   Case c;
@@ -145,7 +145,7 @@ struct Batch {
   }
 };
 
-// The batch in an arena.
+// Holds the batch in an arena.
 template <class T>
 AttentionLayerParams place(Arena& arena, const Batch<T>& b, Device device) {
   AttentionLayerParams p;
@@ -235,7 +235,7 @@ std::vector<T> rows_of(const Arena& arena, const AttentionLayerParams& p, int64_
 
 void* mutable_at_offset(const void* at, int64_t bytes) { return static_cast<unsigned char*>(const_cast<void*>(at)) + bytes; }
 
-// Behind what the first two operations write there.
+// This comes after what the first two operations write there.
 void* near_end_of_workspace(const AttentionLayerParams& p) { return mutable_at_offset(p.workspace, p.workspace_bytes - 1024); }
 
 class AttentionLayerTest : public testing::TestWithParam<Backend> {
@@ -372,8 +372,8 @@ void AttentionLayerTest::check_against_operations() {
 TEST_P(AttentionLayerTest, IsItsOperationsInFloat32) { check_against_operations<float>(); }
 TEST_P(AttentionLayerTest, IsItsOperationsInBFloat16) { check_against_operations<BFloat16>(); }
 
-// Two layers of real sizes, one behind the other in one workspace, each launch as early as it may begin, and the same as separate operations. The
-// sums have other orders, so results differ by rounding; what is read too early would differ by more.
+// Two layers of real sizes run one after the other in one workspace, each launch as early as it may begin, and again as separate
+// operations. The sums have other orders, so results differ by rounding; what is read too early would differ by more.
 struct RealSizes {
   int64_t hidden_size, num_q_heads, num_kv_heads, head_dim;
 };
@@ -507,7 +507,7 @@ TEST_P(AttentionLayerTest, NoTokensNoWork) {
   EXPECT_TRUE(arena.untouched());
 }
 
-// A page that is none: the sequence's own rows are of no use and the fault is recorded, the others are as they were.
+// One page does not exist: the sequence's own rows are of no use and the fault is recorded, the others are as they were.
 TEST_P(AttentionLayerTest, FaultsAreRecorded) {
   Batch<float> batch({{2, 3}, {6, 2}});
   Arena good(GetParam());

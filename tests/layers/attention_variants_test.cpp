@@ -1,5 +1,5 @@
-// Attention layers of every kind, as the builder writes them down and as fusion rewrites them: the same bits, in one node; and
-// one whole layer of each kind against float64.
+// Tests attention layers of every kind, as the builder writes them down and as fusion rewrites them: the same bits, in one node; and one
+// whole layer of each kind against float64.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -135,8 +135,8 @@ TEST_P(AttentionVariants, RoundingOnceGivesOtherBitsInSixteenBitTypes) {
 
 // ---- faults -----------------------------------------------------------------------------------------------------------------
 
-// A position outside the table, on any axis: the same fault, nothing of the token in the cache, all other tokens as ever. Or, where
-// that is asked for, no fault, and a token that is not rotated.
+// A position is outside the table, on any axis: the same fault, nothing of the token in the cache, all other tokens as ever. With
+// PastTable::identity there is no fault, and the token is not rotated.
 TEST_P(AttentionVariants, BadPositionsAreTheSameFault) {
   std::vector<AttentionVariant> variants;
   for (AttentionVariant variant : listed_variants()) {
@@ -205,7 +205,7 @@ std::vector<double> columns(const std::vector<double>& x, int64_t width, int64_t
   return part;
 }
 
-// The first step of a model of one layer, from its definition.
+// Computes the first step of a model of one layer, from its definition.
 std::vector<double> layer_in_float64(const VariantModel& model) {
   const AttentionVariant& v = model.variant;
   const Attention& layer = model.layers.front();
@@ -339,7 +339,7 @@ TEST_P(AttentionVariants, AWholeLayerMatchesFloat64) {
 
 // ---- what does not fuse -----------------------------------------------------------------------------------------------------
 
-// A graph of one layer by hand: `change` may put a probe on a value, or write the chain down differently.
+// Builds a graph of one layer by hand: `change` may put a probe on a value, or write the chain down differently.
 struct Chain {
   GraphBuilder g{DType::f32};
   Weight any(int64_t rows, int64_t cols) const { return {reinterpret_cast<const void*>(64), rows, cols, DType::f32}; }

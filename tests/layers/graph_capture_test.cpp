@@ -1,5 +1,4 @@
-// A decode step captured into a CUDA graph: replayed over new tokens, positions, slots and lengths, it gives the bits of the
-// eager step.
+// Captures a decode step into a CUDA graph: replayed over new tokens, positions, slots and lengths, it gives the bits of the eager step.
 #include <gtest/gtest.h>
 
 #include <prologue/layers/graph/fusion.h>
@@ -78,7 +77,7 @@ TEST(GraphCapture, AReplayedDecodeStepReadsOnlyTheDeviceArrays) {
 #endif
 }
 
-// Every kind of attention layer: fused and unfused, eager and replayed, all four with the same bits (rounded per step).
+// Runs every kind of attention layer: fused and unfused, eager and replayed, all four with the same bits (rounded per step).
 TEST(GraphCapture, EveryVariantReplaysWithTheBitsOfTheEagerStep) {
   PROLOGUE_REQUIRE_BACKEND(test::Backend::cuda_graph);
 #ifdef PROLOGUE_HAS_CUDA

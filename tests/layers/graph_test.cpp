@@ -1,4 +1,4 @@
-// The layer graph: what the builder writes down, what fusion makes of it, where memory goes, and that fused = unfused.
+// Tests the layer graph: what the builder writes down, what fusion makes of it, where memory goes, and that fused = unfused.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -123,7 +123,7 @@ TEST_P(GraphOnBackend, FusedProjectionsOfSixteenBitsStayCloseToFloat32) {
   }
 }
 
-// For prompts projections take what is behind them, and not what is before.
+// For prompts projections take what comes after them, and not what is before.
 TEST(GraphFusion, ProjectionsOfPromptsTakeProloguesAndGatedActivations) {
   TinyModel model(DType::bf16, false, {Device::cpu, 1});
   const Graph prologues = fuse_attention_prologue(model.graph).value(), fused = fuse_prompt_projections(prologues).value();
@@ -140,7 +140,7 @@ TEST(GraphFusion, ProjectionsOfPromptsTakeProloguesAndGatedActivations) {
   }
 }
 
-// As after fuse_projections() of a model whose output projections are large.
+// This is the graph after fuse_projections() of a model whose output projections are large.
 TEST_P(GraphOnBackend, ProjectionsThatBeginEarlyInSomeStepsGiveTheSameBits) {
   TinyModel model(DType::bf16, true, execution_);
   const Graph fused = fuse_projections(fuse_attention_prologue(model.graph).value()).value();
@@ -266,7 +266,7 @@ TEST(GraphFusion, OnlyTheSelectedRowsAreNormalised) {
   EXPECT_EQ(kinds_of(NormKind::rms, true), (Kinds{"embedding", "rms_norm", "linear", "select_rows", "linear"}));
 }
 
-// A prologue that does not take the product as it is.
+// This prologue does not take the product as it is.
 TEST(GraphFusion, OnlyAProductOfQThenKThenVIsFusedWithThePrologue) {
   TinyModel model(DType::bf16, false, {Device::cpu, 1});
   const Graph prologues = fuse_attention_prologue(model.graph).value();
@@ -312,7 +312,7 @@ TEST_P(GraphOnBackend, StepsBeyondTheLimitsAreRefused) {
   EXPECT_EQ(executor->run(step, execution_).message(), "step: num_seqs is 2: this executor was made for 0 to 1");
 }
 
-// One token of one sequence.
+// The step has one token of one sequence.
 StepInputs one_token(StepBuffers& buffers, const Execution& execution) {
   StepBatch batch;
   const int32_t token = 1;

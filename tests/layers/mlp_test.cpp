@@ -28,7 +28,7 @@ constexpr int64_t kVocab = 40, kWidth = 24, kInner = 20, kTokens = 9, kExperts =
 
 using Row = std::vector<double>;
 
-// A weight on the device, and its values for the reference.
+// Holds a weight on the device, and its values for the reference.
 struct HostWeight {
   Weight device;
   std::vector<float> values;
@@ -57,7 +57,7 @@ Row add(Row a, const Row& b, double factor = 1.0) {
   return a;
 }
 
-// Rows first_row ... of the weight, as many as y has; bias: those elements of it, or none.
+// Multiplies by rows first_row ... of the weight, as many as y has; bias: those elements of it, or none.
 Row linear(const Row& x, const HostWeight& weight, const HostWeight& bias, int64_t first_row, int64_t rows) {
   Row y;
   for (int64_t n = first_row; n < first_row + rows; ++n) {
@@ -80,7 +80,7 @@ Row norm(const Row& x, bool layer, const HostWeight& weight, const HostWeight& b
   return y;
 }
 
-// An MLP, or those of all experts.
+// Holds an MLP, or those of all experts.
 struct HostMlp {
   Activation activation = Activation::silu;
   bool gated = true;

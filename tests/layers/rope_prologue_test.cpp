@@ -56,7 +56,7 @@ RopeFrequencies frequencies_of(const Scheme& scheme, int64_t rotary_dim) {
   return std::move(result).value();
 }
 
-// Q and K of one head at positions within the stretched context.
+// Rotates Q and K of one head at positions within the stretched context.
 PrologueCase long_case(int64_t rotary_dim) {
   PrologueCase c;
   c.num_tokens = 24, c.num_q_heads = 1, c.num_kv_heads = 1, c.head_dim = rotary_dim, c.rotary_dim = rotary_dim;

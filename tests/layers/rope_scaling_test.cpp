@@ -148,7 +148,7 @@ TEST(RopeScaling, ExactAgreesWithTheOracle) {
   }
 }
 
-// Bit for bit what torch's scalar code makes of it. The powf of its vector code is off by an ulp here and there, and a division
+// The result is bit for bit what torch's scalar code computes. The powf of its vector code is off by an ulp here and there, and a division
 // after it can make two of one: what differs is counted.
 TEST(RopeScaling, ReferenceIsTransformersBitForBitButForItsVectorPow) {
   struct Count {

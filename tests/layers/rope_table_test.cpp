@@ -1,5 +1,5 @@
-// Tables against the formula in long double (exact) and against Hugging Face's float32 recipe done step by step (reference).
-// The frequencies have a test of their own: rope_scaling_test.cpp.
+// Tests tables against the formula in long double (exact) and against Hugging Face's float32 recipe done step by step (reference). The
+// frequencies have a test of their own: rope_scaling_test.cpp.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -84,7 +84,7 @@ TEST(RopeTable, OfAConfigurationIsPinnedAtItsLength) {
     const auto want = table_of(dynamic, length, RopePrecision::reference);
     EXPECT_EQ(std::vector<float>(table->cos_sin(), table->cos_sin() + length * 8), *want);
   }
-  // One sequence's frequencies, over more positions than the sequence has.
+  // The table has one sequence's frequencies, over more positions than the sequence has.
   const auto pinned = rope_frequencies(dynamic, 20, RopePrecision::reference);
   const auto table = RopeTable::create(dynamic.style, *pinned, 64, RopePrecision::reference, {});
   ASSERT_TRUE(table.ok());
@@ -103,7 +103,7 @@ TEST(RopeTable, NamesWhatIsWrong) {
   EXPECT_EQ(rope_cos_sin({}, 8, RopePrecision::exact).status().message(), "rope: there are no frequencies");
 }
 
-// Rows of a table on the device.
+// Returns rows of a table on the device.
 std::vector<float> rows_of(const RopeTable& table, int64_t first_row, int64_t num_rows) {
   const float* const begin = table.cos_sin() + first_row * table.rotary_dim();
   return {begin, begin + num_rows * table.rotary_dim()};

@@ -1,5 +1,5 @@
-// A step's arrays: on the device, whether they are copied at once or by a CUDA graph; and what breaks a rule is an error of the upload,
-// and never read or written.
+// Tests a step's arrays: on the device, whether they are copied at once or by a CUDA graph; and what breaks a rule is an error of the
+// upload, and never read or written.
 #include <prologue/layers/step.h>
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ namespace {
 
 constexpr int64_t kPageSize = 4;
 
-// Two sequences, a prompt and a single token; `first` tells one step from another.
+// Makes two sequences, a prompt and a single token; `first` tells one step from another.
 StepBatch make_batch(int32_t first) {
   StepBatch batch;
   const std::vector<int32_t> prompt = {first, first + 1, first + 2}, token = {first + 3};

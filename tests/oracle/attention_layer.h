@@ -21,17 +21,17 @@ struct AttentionLayerInput {
   prologue::oracle::PrologueInput prologue;  // all but q, k, v
   double scale = 0.0;
   std::vector<int64_t> cu_seqlens_q, cache_lens;
-  // What the cache held: [cache_lens[s], num_kv_heads, head_dim] of sequence s.
+  // Holds what the cache held: [cache_lens[s], num_kv_heads, head_dim] of sequence s.
   std::vector<std::vector<T>> cached_k, cached_v;
 };
 
-// A value, and how far a backend may be from it.
+// Holds a value, and how far a backend may be from it.
 struct Bounded {
   double value = 0.0;
   double error = 0.0;
 };
 
-// [T, hidden_size] for expect_close() with its default steps and roundings in between; tokens of no sequence are NaN.
+// Returns [T, hidden_size] for expect_close() with its default steps and roundings in between; tokens of no sequence are NaN.
 //
 // Errors are carried along to first order, with a tenth on top: q, k and v are off by their rounding to T and by the prologue's
 // sums (its oracle's scales); a score by what that does to the dot product, and by 18 units of 2^-24 * (1 + sum |terms|) of its

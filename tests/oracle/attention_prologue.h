@@ -1,5 +1,5 @@
-// The attention prologue in float64, straight from its formulas; shares no code with the library. Tensors are dense
-// [num_tokens, heads, head_dim]; where things lie in memory, and how a cache stores a value, is the test's business.
+// Computes the attention prologue in float64, straight from its formulas; it has no code of the library. Tensors are dense [num_tokens,
+// heads, head_dim]; where things lie in memory, and how a cache stores a value, is the test's business.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,7 @@ struct PrologueInput {
   int64_t num_blocks = 1;  // of rotary_dim / num_blocks channels, each with pairs of its own
   bool interleaved = false;
   bool inverse = false;
-  // [max_position, channels of a block], cos then sin; a row for each token where table_per_token.
+  // A table is [max_position, channels of a block], cos then sin; with table_per_token it has a row for each token.
   std::vector<double> table;
   bool table_per_token = false;
   std::vector<double> inv_freq;  // not empty: instead of a table
@@ -65,11 +65,11 @@ struct PrologueInput {
   int q_by_position = 0;  // 1: llama4, 2: logn
   double q_a = 0.0, q_b = 1.0;
 
-  // Where steps are rounded in between: half a unit in the last place relative to the value, and its floor.
+  // If steps are rounded in between, this is half an ulp relative to the value, and its floor.
   double step_rounding = 0.0, step_floor = 0.0;
 };
 
-// A value, and what its error in float32 grows with: the sum of the absolute terms that made it, earlier errors carried along.
+// Holds a value, and what its error in float32 grows with: the sum of the absolute terms that made it, earlier errors carried along.
 struct Element {
   double value = 0.0;
   double scale = 0.0;
@@ -126,7 +126,7 @@ inline void normalize(Row& row, const NormInput& norm, int64_t width) {
   }
 }
 
-// Each pair of the rotated channels as a complex number times cos + i sin; `positions` has one for each axis.
+// Multiplies each pair of the rotated channels, as a complex number, by cos + i sin; `positions` has one for each axis.
 inline void rotate(Row& row, int64_t heads, const PrologueInput& in, int64_t token, const std::vector<int64_t>& positions) {
   const int64_t width = in.rotary_dim / in.num_blocks;  // of a block
   for (int64_t pair = 0; pair < in.rotary_dim / 2; ++pair) {
@@ -209,7 +209,7 @@ inline PrologueOutput attention_prologue(const PrologueInput& in) {
     out.k.emplace_back();
     out.v.emplace_back();
 
-    // The token's sequence, where there are any.
+    // Returns the token's sequence, if there are any.
     int64_t sequence = -1, cache_position = 0;
     bool bad_length = false;     // then there is no cache position
     std::vector<int64_t> pages;  // of the sequence

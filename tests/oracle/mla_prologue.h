@@ -12,7 +12,7 @@
 
 namespace prologue::oracle {
 
-// A value, and the sum of |terms| of its last sum.
+// Holds a value, and the sum of |terms| of its last sum.
 struct MlaValue {
   double value = 0.0;
   double scale = 0.0;
@@ -26,7 +26,7 @@ struct MlaPlace {
   int64_t fault_code = 0;  // 1 position out of range, 2 slot out of range
 };
 
-// `past`: 0 record, 1 zero, 2 identity. max_position = 0: no bound.
+// `past` is 0 for record, 1 for zero, 2 for identity. max_position = 0: no bound.
 inline MlaPlace mla_place(int64_t position, int64_t slot, int64_t max_position, int past, int64_t num_slots) {
   MlaPlace place;
   if (position < 0) return {MlaStand::padding, -1, 0};
@@ -57,7 +57,7 @@ inline std::vector<MlaValue> mla_norm(const std::vector<double>& x, const std::v
   return y;
 }
 
-// cos and sin: one for each pair.
+// There are one cos and one sin for each pair.
 inline std::vector<MlaValue> mla_rotate(const std::vector<double>& x, bool interleaved, const std::vector<double>& cos,
                                         const std::vector<double>& sin) {
   std::vector<MlaValue> y(x.size());
@@ -70,7 +70,7 @@ inline std::vector<MlaValue> mla_rotate(const std::vector<double>& x, bool inter
   return y;
 }
 
-// The values of fp8 codes of x with one scale: x times the reciprocal, which is rounded to float32, as the product is.
+// Returns the values of fp8 codes of x with one scale: x times the reciprocal, which is rounded to float32, as the product is.
 inline std::vector<double> mla_codes(const std::vector<double>& x, float scale, Quantized type) {
   const float reciprocal = static_cast<float>(1.0 / static_cast<double>(scale));
   std::vector<double> values;
@@ -81,7 +81,7 @@ inline std::vector<double> mla_codes(const std::vector<double>& x, float scale, 
   return values;
 }
 
-// A latent of fp8_ds_mla: the values of its codes, and its scales.
+// Returns a latent of fp8_ds_mla: the values of its codes, and its scales.
 struct MlaRecord {
   std::vector<double> values;
   std::vector<float> scales;

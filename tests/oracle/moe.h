@@ -18,7 +18,7 @@ struct Route {
   std::vector<double> weights;
 };
 
-// The logits of one token, all finite.
+// The logits are those of one token, all finite.
 inline Route route(const std::vector<double>& logits, int64_t top_k, Weighting weighting, bool normalize) {
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
@@ -40,7 +40,7 @@ inline Route route(const std::vector<double>& logits, int64_t top_k, Weighting w
   return result;
 }
 
-// One row of moe_gemm: x [k], weight [n, k] of its expert, bias [n] or empty.
+// Computes one row of moe_gemm: x [k], weight [n, k] of its expert, bias [n] or empty.
 template <class T>
 std::vector<Reference> expert_row(const T* x, const T* weight, const T* bias, int64_t n, int64_t k, double scale) {
   std::vector<Reference> y;

@@ -1,4 +1,4 @@
-// Attention over a paged cache in float64, from the definition.
+// Computes attention over a paged cache in float64, from the definition.
 #pragma once
 
 #include <algorithm>
@@ -25,9 +25,9 @@ struct AttentionInputs {
   int64_t q_token_stride = 0, q_head_stride = 0;
   std::vector<T> k, v;  // strides as given
   int64_t page_stride = 0, token_stride = 0, head_stride = 0;
-  // In place of k and v: channel d of a head of token `offset` of `page`, as it is in the cache.
+  // Replaces k and v: returns channel d of a head of token `offset` of `page`, as it is in the cache.
   std::function<double(int64_t page, int64_t offset, int64_t head, int64_t d)> key, value;
-  // The part of a head's elements that is the same for all channels; null: none.
+  // Returns the part of a head's elements that is the same for all channels; null: none.
   std::function<double(int64_t page, int64_t offset, int64_t head)> key_zero_point, value_zero_point;
   std::vector<int32_t> block_table;  // [num_seqs, block_table_stride]
   int64_t block_table_stride = 0;
@@ -40,10 +40,10 @@ struct AttentionInputs {
   int64_t v_width() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
 };
 
-// What a backend may do beyond float32 arithmetic: relative errors of the probabilities and of V (rounded to 16 bits), an
-// absolute one of the probabilities (where 16 bits end) relative to the largest, and further roundings of a score (scales, the
-// soft cap), in units of 2^-24 of sum |scale q k|. With zero points by sums, elements x = y + zero point go into sums in these two
-// parts: what counts as |x| where sums are rounded is |y| + |zero point|.
+// Says what a backend may do beyond float32 arithmetic: relative errors of the probabilities and of V (rounded to 16 bits), an absolute one
+// of the probabilities (where 16 bits end) relative to the largest, and further roundings of a score (scales, the soft cap), in units of
+// 2^-24 of sum |scale q k|. With zero points by sums, elements x = y + zero point go into sums in these two parts: what counts as |x| where
+// sums are rounded is |y| + |zero point|.
 struct Allowance {
   double probability = 0.0;
   double least_probability = 0.0;
@@ -87,7 +87,7 @@ QueryRowFaults query_row_faults(const AttentionInputs<T>& in) {
   return faults;
 }
 
-// [num_tokens, num_q_heads, v_head_dim]; rows that nothing is written to have a NaN value.
+// Returns [num_tokens, num_q_heads, v_head_dim]; rows that nothing is written to have a NaN value.
 //
 // The result is sum_p w_p v_p / sum_p w_p. A relative error d_p of w_p moves it by p_p d_p (v_p - out), so that the error is at
 // most sum_p p_p |d_p| (|v_p| + |out|), besides the rounding of the last sum itself. d_p is the absolute error of the score's
@@ -110,7 +110,7 @@ std::vector<Reference> paged_attention(const AttentionInputs<T>& in, const Allow
   for (size_t s = 0; s < in.seq_lens.size(); ++s) {
     if (!query_rows_are_valid(in, s)) continue;
     const int64_t begin = in.cu_seqlens_q[s], rows = in.cu_seqlens_q[s + 1] - begin;
-    // The sequence's pages: its row, or a slice.
+    // Returns the sequence's pages: its row, or a slice.
     std::vector<int32_t> pages;
     bool bad_length = false;
     if (in.kv_indptr.empty()) {

@@ -1,4 +1,4 @@
-// Quantised elements from their definition: tables of all values, and the nearest one (ties to the even code).
+// This file has quantised elements from their definition: tables of all values, and the nearest one (ties to the even code).
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace prologue::oracle {
 
 enum class Quantized { e4m3, e5m2, int8, int4, uint4 };
 
-// The values of the non-negative codes, in order.
+// Returns the values of the non-negative codes, in order.
 inline const std::vector<double>& code_values(Quantized type) {
   static const auto fp8 = [](int mantissa_bits, int bias, int codes) {
     std::vector<double> values;
@@ -32,7 +32,7 @@ inline const std::vector<double>& code_values(Quantized type) {
 
 inline double largest_value(Quantized type) { return code_values(type).back(); }
 
-// The value that x becomes: nearest, ties to the even code, saturated.
+// Returns the value that x becomes: nearest, ties to the even code, saturated.
 inline double nearest_value(double x, Quantized type) {
   const std::vector<double>& values = code_values(type);
   if (type == Quantized::uint4) x = std::max(x, 0.0);
@@ -48,7 +48,7 @@ inline double nearest_value(double x, Quantized type) {
   return x < 0.0 ? -values[code] : values[code];
 }
 
-// The value that a stored code stands for (NaN where it is one); int4 and uint4: the low four bits.
+// Returns the value that a stored code stands for (NaN where it is one); int4 and uint4: the low four bits.
 inline double value_of_code(uint8_t code, Quantized type) {
   if (type == Quantized::int8) return code < 128 ? code : code - 256;
   if (type == Quantized::uint4) return code & 15;

@@ -14,7 +14,7 @@ namespace prologue::oracle {
 enum class AngleSource { cos_sin, angles, inv_freq, theta };
 enum class Tail { copy, leave, zero };
 
-// A table of rows, as a caller sees it: value(b, r, c).
+// Holds a table of rows, as a caller sees it: value(b, r, c).
 struct Table {
   int64_t rows = 0;
   int64_t columns = 0;
@@ -122,7 +122,7 @@ inline RotaryOutput rotary(const RotaryInput& in) {
       const RotaryStand stand = stand_of(in, b, s);
       if (stand.padding) continue;
       if (stand.fault != 0) out.faults.emplace_back(b * in.seq_len + s, stand.fault);
-      // cos and sin of channel c of block n; pair number `pair` in it
+      // Returns cos and sin of channel c of block n; pair number `pair` in it
       const auto rotation = [&](int64_t n, int64_t pair, int64_t c) {
         const int64_t global = n * (width / 2) + pair;
         int64_t axis = 0;
@@ -171,7 +171,7 @@ inline RotaryOutput rotary(const RotaryInput& in) {
             const long double self = y.value;
             const long double other = tensor.x[first + static_cast<size_t>(in.rotary_offset + n * width + partner)];
             const auto own = rotation(n, pair, c), others = rotation(n, pair, partner);
-            // The inverse is the transpose: what the other channel took of this one. Or by this channel's sine, where asked for.
+            // The inverse is the transpose: what the other channel took of this one. With inverse_by_own_sine it is by this channel's sine.
             const long double sin = !in.inverse ? own.sin : in.inverse_by_own_sine ? -own.sin : -others.sin;
             const long double term = (second ? sin : -sin) * other;
             y.value = self * own.cos + term;

@@ -38,7 +38,7 @@ std::vector<Reference> norm(const std::vector<T>& x, bool layer, const std::vect
 }
 
 inline double silu(double x) { return x / (1.0 + std::exp(-x)); }
-// 1 + tanh(y) = 2 / (1 + exp(-2 y)): the sum would cancel where y is far below 0, even in float64.
+// It is 1 + tanh(y) = 2 / (1 + exp(-2 y)): the sum would cancel where y is far below 0, even in float64.
 inline double gelu_tanh(double x) {
   const double y = std::sqrt(2.0 / std::acos(-1.0)) * (x + 0.044715 * x * x * x);
   return x / (1.0 + std::exp(-2.0 * y));
@@ -50,7 +50,7 @@ inline double clamped_swiglu(double gate, double up, double limit, double alpha)
   return (clamped_up + 1.0) * clamped_gate / (1.0 + std::exp(-alpha * clamped_gate));
 }
 
-// Philox4x32-10 as the paper's tables of constants give it.
+// This is Philox4x32-10 as the paper's tables of constants give it.
 inline std::vector<uint32_t> philox4x32_10(std::vector<uint32_t> counter, std::vector<uint32_t> key) {
   for (int round = 0; round < 10; ++round) {
     const uint64_t a = 0xD2511F53ull * counter[0], b = 0xCD9E8D57ull * counter[2];
@@ -71,7 +71,7 @@ struct Penalties {
   double repetition = 1.0, presence = 0.0, frequency = 0.0;
 };
 
-// Each operation rounded to float32: one operation on float32 numbers in float64, rounded again, is the same.
+// Rounds each operation to float32: one operation on float32 numbers in float64, rounded again, is the same.
 inline float adjusted_logit(float logit, float bias, const TokenHistory& history, const Penalties& penalties) {
   const auto rounded = [](double x) { return static_cast<double>(static_cast<float>(x)); };
   const double n = rounded(static_cast<double>(history.times_generated));
@@ -92,7 +92,7 @@ struct SamplingRequest {
   int64_t position = 0;
 };
 
-// The tokens that the filters keep, in order of (logit descending, id ascending).
+// Returns the tokens that the filters keep, in order of (logit descending, id ascending).
 inline std::vector<int32_t> kept_tokens(const std::vector<float>& logits, const SamplingRequest& request) {
   std::vector<int32_t> order;
   for (size_t i = 0; i < logits.size(); ++i) {
@@ -139,7 +139,7 @@ struct LogProb {
   double value = -std::numeric_limits<double>::infinity();
 };
 
-// Entry 0: `token`; then the `top` most likely. logits: at least one is a finite number, none is +infinity.
+// Entry 0 is `token`; then the `top` most likely ones follow. logits: at least one is a finite number, none is +infinity.
 inline std::vector<LogProb> logprobs(const std::vector<float>& logits, int64_t token, int64_t top) {
   const auto logit = [&](int64_t i) {
     const float x = logits[static_cast<size_t>(i)];

@@ -1,4 +1,4 @@
-// Values of GGUF's quantised blocks, one at a time, in float64: from the description of the formats.
+// This file has values of GGUF's quantised blocks, one at a time, in float64: from the description of the formats.
 #pragma once
 
 #include <cmath>
@@ -58,7 +58,7 @@ inline WeightValue value_of_256(WeightFormat format, const uint8_t* block, int i
   return {half_value(block) * six_bits(block + 4, part), code, half_value(block + 2) * six_bits(block + 4, 8 + part)};
 }
 
-// Value i of a row of blocks.
+// Returns value i of a row of blocks.
 inline WeightValue weight_value(WeightFormat format, const uint8_t* row, int64_t i) {
   const int64_t elements = weight_block_elements(format);
   const uint8_t* block = row + i / elements * weight_block_bytes(format);
