@@ -2,7 +2,7 @@
 // mma.m16n8k16. Chunks are 16 bytes, swizzled so that the lanes of an access use different banks.
 //
 // The fragments have keys (for the scores) and channels (for the output) as their 16 rows, and the packed rows as their 8 columns. Lane l
-// is called by g = l / 4 and t = l % 4.
+// has g = l / 4 and t = l % 4.
 #pragma once
 
 #include <prologue/kernels/base/device/instructions.cuh>
