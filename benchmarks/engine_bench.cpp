@@ -3,7 +3,7 @@
 // Sections:
 //   throughput   --workload ... or --trace FILE: requests/s, output tokens/s, times to the first token and per token, prefix hits, cache
 //                use over time; once more without overlap (CUDA); 16 of the requests one at a time
-//   decode       batches of sequences of --context tokens: tokens/s, the host's share of a step, and the step alone (engine/replay.h)
+//   decode       batches of sequences of --context tokens: tokens/s, the host's part of a step, and the step alone (engine/replay.h)
 //   prefill      16 prompts of 512 tokens at once: tokens/s
 //   prefix       4096 tokens in the cache, 32 new ones: the first token, beside a step over the 32 tokens alone
 //   first-token  a warm engine and a prompt of 32 tokens

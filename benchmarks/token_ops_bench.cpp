@@ -137,7 +137,7 @@ void bench_scale_logits(bench::Bench& bench, const Model& model, int64_t num_row
   });
 }
 
-// Logits and counts are read once at least; a bias is shared by the rows.
+// Logits and counts are read once at least; all rows use one bias.
 void bench_penalties(bench::Bench& bench, const Model& model, int64_t num_rows, const Filters& filters, bool with_bias) {
   const std::string name = str_cat("sample ", filters.name, with_bias ? " penalties bias " : " penalties ", model.name, " rows=");
   bench.run(str_cat(name, num_rows), [&](bench::Setup& setup) {

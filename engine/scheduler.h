@@ -1,6 +1,6 @@
 // Decides what each step computes. Host bookkeeping only: it knows lengths, pages and limits, not the model.
 //
-//   * Sequences join and leave at every step. Groups of requests (engine/request.h) take turns: a free seat goes to the group with the
+//   * Sequences join and leave at every step. Groups of requests (engine/request.h) alternate: a free seat goes to the group with the
 //     fewest running sequences, and among equals to the one that came first. So requests with one sample are served first come, first
 //     served. If all seats are taken and a group that waits has none, the group with the most gives one up: its youngest sequence is
 //     preempted. Samples of one prompt start together, in at most half of the seats while others wait.

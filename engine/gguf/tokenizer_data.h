@@ -15,8 +15,8 @@ namespace prologue {
 // is for the pre-tokenizers of Llama 3 and of Mistral ("tekken").
 //
 // As llama.cpp does, more tokens than the keys name end a generation: those of a list of texts ("<|endoftext|>", "<|eot_id|>"). They, and
-// the markers that begin the turns of chats ("<|im_start|>"), are control tokens, whatever type the file gives them. A token without a text
-// is unused.
+// the markers that begin the messages of chats ("<|im_start|>"), are control tokens, whatever type the file gives them. A token without a
+// text is unused.
 //
 // not_found: no model, no tokens, BPE without merges or a pre-tokenizer, or SentencePiece's without scores. unsupported: another model, an unknown
 // pre-tokenizer (tokenizer.ggml.pre), or the file requires a token appended to every text (add_eos_token, add_sep_token), which would

@@ -19,8 +19,7 @@ namespace prologue::jinja {
 
 struct Statement;
 
-// Limits what one rendering may use. A step is a statement or an operation; bytes are those that are written, copied and compared on the
-// way.
+// Limits what one rendering may use. A step is a statement or an operation; bytes are those that are written, copied and compared.
 struct Limits {
   size_t steps = size_t{5} << 20;
   size_t bytes = size_t{256} << 20;

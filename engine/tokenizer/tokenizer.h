@@ -42,7 +42,7 @@ class Tokenizer {
   Tokenizer& operator=(Tokenizer&&) = default;
 
   // Returns the token ids of `text`. With parse_special, the text of a control token becomes that token; without it, the text is encoded as
-  // plain characters. add_bos puts the BOS token first, or the tokens that the model has in its place (the member function add_bos() tells
+  // plain characters. add_bos puts the BOS token first, or the tokens that the model has instead (the member function add_bos() tells
   // whether the model requires it).
   //   Each byte that is not valid UTF-8 is replaced by U+FFFD. A byte or character for which the vocabulary has neither a token nor an
   // unknown token is left out, and no merge crosses it (the demo model lacks six control characters and the lead bytes of planes 4

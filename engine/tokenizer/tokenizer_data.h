@@ -5,7 +5,7 @@
 //   1. Tokens that are looked for in the text (TokenType::control, unknown, user_defined) are cut out. What is left are segments.
 //   2. The normalizer changes the text of each segment, step by step.
 //   3. The pre-tokenizer cuts a segment into pieces, step by step.
-//   4. The model turns each piece into tokens.
+//   4. The model converts each piece into tokens.
 #pragma once
 
 #include <cstdint>

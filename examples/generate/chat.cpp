@@ -179,8 +179,9 @@ class Chat {
     return true;
   }
 
-  // Encodes the conversation from message `first` on, up to where the last answer begins. The template may write earlier turns in another
-  // way than it did (without their thoughts, say), so all of it is written each time; the engine has what is as before in its prefix cache.
+  // Encodes the conversation from message `first` on, up to where the last answer begins. The template may write earlier messages
+  // differently than before (without their thoughts, say), so all of it is written each time; the engine has what is as before in its
+  // prefix cache.
   Result<std::vector<int32_t>> encode(size_t first) const {
     std::vector<ChatMessage> messages;
     if (options_.system) messages.push_back({"system", *options_.system});

@@ -4,8 +4,8 @@
 //
 // TMA copies when it is told to, wgmma multiplies when somebody waits for it (hopper.cuh).
 //
-// What it cannot show: races between threads, alignment that only a GPU asks for beyond UBSan's, registers, speed, and what the
-// approximate instructions of a GPU return (exp2f, rsqrtf).
+// What it cannot show: races between threads, alignment that only a GPU needs beyond UBSan's, registers, speed, and what the approximate
+// instructions of a GPU return (exp2f, rsqrtf).
 #pragma once
 
 #include <cstddef>

@@ -2,8 +2,8 @@
 // too: for each slot a tag, a hash of everything that K and V of a token depend on (the extra key, and the tokens up to it). Tags are
 // written where a step would write K and V, copied where it would copy pages, and read where attention would read.
 //
-// The model is written for being plain: maps and loops over everything. It shares no code with the cache. It does not predict
-// which free page is taken, but it does predict which cached page is evicted, how long every hit is, and which calls fail.
+// The model is written for being plain: maps and loops over everything. It has no code of the cache. It does not predict which free page is
+// taken, but it does predict which cached page is evicted, how long every hit is, and which calls fail.
 #pragma once
 
 #include <algorithm>
