@@ -1,21 +1,29 @@
 """Loads the extension: TVM-FFI functions, one for each operation."""
 
 import pathlib
+from typing import Callable
 
 import tvm_ffi
 
 tvm_ffi.register_error("NotImplementedError", NotImplementedError)
 _module = tvm_ffi.load_module(str(pathlib.Path(__file__).with_name("_prologue.so")))
 
-rotary = _module.rotary
-gather_cos_sin = _module.gather_cos_sin
-attention_prologue = _module.attention_prologue
-mla_prologue = _module.mla_prologue
-paged_attention = _module.paged_attention
-attention_layer = _module.attention_layer
-get_num_threads = _module.get_num_threads
-set_num_threads = _module.set_num_threads
-built_with_cuda = _module.built_with_cuda
-decode_faults = _module.decode_faults
-reinterpret = _module.reinterpret
+
+def declare(name: str, *items: str) -> None:
+    """Declares the values of a function or a group, in the order in which they are passed: "NAME" for one value, "NAME GROUP" for a
+    group, which is declared before. The extension finds values by these names (src/arguments.h)."""
+    _module.declare(name, *items)
+
+
+def function(name: str, *items: str) -> Callable:
+    """A function of the extension, declared."""
+    declare(name, *items)
+    return getattr(_module, name)
+
+
+get_num_threads = function("get_num_threads")
+set_num_threads = function("set_num_threads", "num_threads")
+built_with_cuda = function("built_with_cuda")
+decode_faults = function("decode_faults", "first", "count")
+reinterpret = function("reinterpret", "array", "dtype")
 jax = _module.jax

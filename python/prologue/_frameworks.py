@@ -1,10 +1,11 @@
 """What differs between the array libraries: how an output is made, and how the extension is called on the caller's stream."""
 
-from typing import Any, Callable, Dict
+from typing import Any, Dict
 
 import tvm_ffi
 
 from . import _extension
+from ._arguments import Operation
 
 # dtypes of ml_dtypes, which NumPy itself has no DLPack name for.
 _NARROW = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
@@ -31,8 +32,7 @@ class _Writable:
 class Framework:
     """empty(like, shape, dtype): a new dense array beside `like`, for a call that writes every element of it; dtype None: that of `like`,
     "float32": that one. zeros(..): the same of zeros, for a call that may leave elements as they are: rows of padding, and those that no
-    sequence owns. empty_like(like), zeros_like(like): of its shape and dtype. call(function, arguments, written): calls the extension;
-    written(): the arrays that the call writes, by name.
+    sequence owns. empty_like(like), zeros_like(like): of its shape and dtype. call(operation, arguments): calls the extension.
     For prologue.compat: array(like, values, dtype): a list as an array; arange(like, n, dtype); cast(x, dtype); contiguous(x): x, or a
     copy of it; concatenate(a, b): along the last axis; join_halves(a, b): the array of which a and b are the halves along the last
     axis, without a copy, or None if they are not."""
@@ -52,8 +52,8 @@ class Framework:
     def zeros_like(self, like: Any) -> Any:
         return self.zeros(like, like.shape)
 
-    def call(self, function: Callable, arguments: tuple, written: Callable) -> None:
-        function(*arguments)
+    def call(self, operation: Operation, arguments: tuple) -> None:
+        operation.function(*arguments)
 
     def array(self, like: Any, values: Any, dtype: str) -> Any:
         raise self._unknown(like)
@@ -89,9 +89,13 @@ class _NumPy(Framework):
     def zeros(self, like: Any, shape: tuple, dtype: Any = None) -> Any:
         return self.numpy.zeros(shape, like.dtype if dtype is None else dtype)
 
+    def _exports(self, value: Any) -> bool:
+        """Whether NumPy exports it: it does not if the dtype is narrow, or if it is read-only."""
+        return not isinstance(value, self.numpy.ndarray) or (value.dtype.name not in _NARROW and value.flags.writeable)
+
     def _exported(self, value: Any, written: dict) -> Any:
-        """What the extension takes for a value that NumPy does not export: a narrow dtype, or an array that is read-only."""
-        if not isinstance(value, self.numpy.ndarray):
+        """What the extension takes for a value."""
+        if self._exports(value):
             return value
         array, name = value, value.dtype.name
         if name in _NARROW:
@@ -103,15 +107,14 @@ class _NumPy(Framework):
             array = self.numpy.asarray(_Writable(array))
         return _extension.reinterpret(tvm_ffi.from_dlpack(array), name) if name in _NARROW else array
 
-    def call(self, function: Callable, arguments: tuple, written: Callable) -> None:
+    def call(self, operation: Operation, arguments: tuple) -> None:
         try:
-            function(*arguments)
+            operation.function(*arguments)
         except (BufferError, TypeError):  # of NumPy, before anything has run
-            by_name = written()
-            exported = [self._exported(value, by_name) for value in arguments]
-            if all(new is old for new, old in zip(exported, arguments)):
+            if all([self._exports(value) for value in arguments]):
                 raise
-            function(*exported)
+            written = operation.written(arguments)
+            operation.function(*[self._exported(value, written) for value in arguments])
 
     def array(self, like: Any, values: Any, dtype: str) -> Any:
         return self.numpy.array(list(values), dtype)
@@ -153,10 +156,10 @@ class _CuPy(_NumPy):
     def join_halves(self, a: Any, b: Any) -> Any:
         return None
 
-    def call(self, function: Callable, arguments: tuple, written: Callable) -> None:
+    def call(self, operation: Operation, arguments: tuple) -> None:
         first = next(value for value in arguments if isinstance(value, self.cupy.ndarray))
         with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", first.device.id), self.cupy.cuda.get_current_stream(first.device.id).ptr):
-            function(*arguments)
+            operation.function(*arguments)
 
 
 class _Jax(Framework):
@@ -165,7 +168,7 @@ class _Jax(Framework):
     def empty(self, like: Any, shape: tuple, dtype: Any = None) -> Any:
         raise TypeError(self.READ_ONLY)
 
-    def call(self, function: Callable, arguments: tuple, written: Callable) -> None:
+    def call(self, operation: Operation, arguments: tuple) -> None:
         raise TypeError(self.READ_ONLY)
 
 

@@ -1,5 +1,5 @@
-"""The descriptions that several operations share. Each is the C++ struct of the same name, and is passed to the extension by position,
-in the order of its fields. Make one by keyword, once, and pass it in every call."""
+"""The descriptions that several operations share. Each is the C++ struct of the same name; the extension finds its fields by name. Make
+one by keyword, once, and pass it in every call."""
 
 from typing import Any, NamedTuple, Optional
 
@@ -141,6 +141,14 @@ class PagedKv(NamedTuple):
     scaling: str = "none"
     k_type: Optional[str] = None
     v_type: Optional[str] = None
+
+
+class RotaryTensor(NamedTuple):
+    """One of the tensors that rotary rotates: a group of the extension, of which there are one to four."""
+
+    x: Array
+    out: Optional[Array]  # None: x itself
+    rotate: bool
 
 
 def flat(group: Optional[tuple]) -> tuple:

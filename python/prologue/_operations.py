@@ -1,8 +1,9 @@
-"""The operations. Each passes its arguments to the extension by position, in the order in which python/src reads them."""
+"""The operations. The tuple that each passes to the extension is in the order of its list in _arguments.py, where its names are."""
 
 from typing import Any, NamedTuple, Optional, Sequence, Union
 
 from . import _extension
+from ._arguments import ATTENTION_LAYER, ATTENTION_PROLOGUE, GATHER_COS_SIN, MLA_PROLOGUE, PAGED_ATTENTION, ROTARY
 from ._frameworks import framework_of, leaves_elements, may_pad
 from ._groups import Array, HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces, flat, flat_places
 
@@ -65,17 +66,13 @@ def rotary(
         new = framework.zeros_like if leaves_elements(tail, positions, cu_seqlens) else framework.empty_like
         if len(x) == 1 and rotate is None:  # the shortest way for the most frequent call
             result = new(x[0])
-            framework.call(_extension.rotary, (1, x[0], result, True, *options), lambda: {"faults": faults, "token_faults": token_faults})
+            framework.call(ROTARY, (1, x[0], result, True, *options))
             return result
         out = tuple([new(one) for one in x])
     tensors: list = []
     for i, one in enumerate(x):
         tensors += (one, None if out[i] is one else out[i], True if rotate is None else bool(rotate[i]))
-    framework.call(
-        _extension.rotary,
-        (len(x), *tensors, *options),
-        lambda: {**{f"out[{i}]": one for i, one in enumerate(out)}, "faults": faults, "token_faults": token_faults},
-    )
+    framework.call(ROTARY, (len(x), *tensors, *options))
     return out[0] if len(x) == 1 else tuple(out)
 
 
@@ -106,16 +103,8 @@ def gather_cos_sin(
     if framework.dispatcher is not None and framework.dispatcher.needed():
         framework.dispatcher.gather_cos_sin(arguments)
     else:
-        framework.call(_extension.gather_cos_sin, arguments, lambda: {"out": out})
+        framework.call(GATHER_COS_SIN, arguments)
     return out
-
-
-def _written(cache: Optional[PagedKv]) -> dict:
-    """What the prologue writes of a cache, by name."""
-    if cache is None:
-        return {}
-    scales = {"cache.k_scale": cache.k_scale, "cache.v_scale": cache.v_scale} if cache.scaling == "token_head" else {}
-    return {"cache.k": cache.k, "cache.v": cache.v, **scales}
 
 
 def attention_prologue(
@@ -193,14 +182,7 @@ def attention_prologue(
     if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients(first, k, v):
         framework.dispatcher.attention_prologue(arguments)
     else:
-        framework.call(
-            _extension.attention_prologue,
-            arguments,
-            lambda: {
-                "q_out": q_out, "q8_out": q8_out, "q8_scale": q8_scale if q8_scale is not None and len(q8_scale.shape) == 2 else None,
-                **_written(cache), "k_out": k_out, "v_out": v_out, "faults": faults, "token_faults": token_faults,
-            },
-        )  # fmt: skip
+        framework.call(ATTENTION_PROLOGUE, arguments)
     return q_out if q8_out is None else q8_out
 
 
@@ -257,14 +239,7 @@ def mla_prologue(
     if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients(kv_c, k_pe, q_pe):
         framework.dispatcher.mla_prologue(arguments)
     else:
-        framework.call(
-            _extension.mla_prologue,
-            arguments,
-            lambda: {
-                "kv_cache": kv_cache, "ckv_cache": ckv_cache, "kpe_cache": kpe_cache, "q_pe_out": q_pe_out, "kv_c_out": kv_c_out,
-                "k_pe_out": k_pe_out, "faults": faults, "token_faults": token_faults,
-            },
-        )  # fmt: skip
+        framework.call(MLA_PROLOGUE, arguments)
     return q_pe_out
 
 
@@ -326,11 +301,7 @@ def paged_attention(
     if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients(q):
         framework.dispatcher.paged_attention(arguments)
     else:
-        framework.call(
-            _extension.paged_attention,
-            arguments,
-            lambda: {"out": out, "workspace": workspace, "counters": counters, "faults": faults, "token_faults": token_faults},
-        )
+        framework.call(PAGED_ATTENTION, arguments)
     return out
 
 
@@ -397,14 +368,7 @@ def attention_layer(
     if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients(hidden_states, qkv_weight, output_weight):
         framework.dispatcher.attention_layer(arguments)
     else:
-        framework.call(
-            _extension.attention_layer,
-            arguments,
-            lambda: {
-                "out": out, **_written(cache), "k_out": k_out, "v_out": v_out, "workspace": workspace, "faults": faults,
-                "token_faults": token_faults,
-            },
-        )  # fmt: skip
+        framework.call(ATTENTION_LAYER, arguments)
     return out
 
 

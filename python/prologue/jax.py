@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import jax_tvm_ffi
 
 from . import _extension
+from ._arguments import ATTENTION_PROLOGUE, PAGED_ATTENTION, ROTARY, Operation
 from ._frameworks import leaves_elements, may_pad
-from ._groups import HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces, flat, flat_places
+from ._groups import HeadNorm, PagedKv, PageTable, QueryScale, Rope, RotaryTensor, TokenPlaces
 
 
 @functools.lru_cache(maxsize=None)
@@ -29,7 +30,7 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, jax.ShapeDtypeStruct) or (hasattr(value, "shape") and hasattr(value, "dtype"))
 
 
-def _call(operation: str, arguments: Sequence[Any], written: Sequence[Any]) -> Tuple[Any, ...]:
+def _call(operation: Operation, arguments: Sequence[Any], written: Sequence[Any]) -> Tuple[Any, ...]:
     """Runs an operation. `written`: those of the arguments that it writes: shapes, for new arrays all of whose elements it writes, or
     arrays, which are replaced.
     Returns what they have become."""
@@ -44,7 +45,7 @@ def _call(operation: str, arguments: Sequence[Any], written: Sequence[Any]) -> T
             if id(value) in outputs:
                 aliases[len(inputs)] = outputs[id(value)]
             inputs.append(value)
-    lines = [operation]
+    lines = [operation.name]
     for value in arguments:
         if value is None:
             lines.append("n")
@@ -78,9 +79,10 @@ def rotary(
     """prologue.rotary into new arrays. On a GPU a rope with a table needs past_table "zero" or "identity"."""
     new = jnp.zeros if leaves_elements(tail, positions, cu_seqlens) else jax.ShapeDtypeStruct
     outputs = [new(one.shape, one.dtype) for one in x]
-    tensors = [value for one, out in zip(x, outputs) for value in (one, out, True)]
-    arguments = (len(x), *tensors, layout, tail, *flat(rope), positions, offset, offsets, cu_seqlens, max_seqlen, None, None)
-    results = _call("rotary", arguments, outputs)
+    tensors = [value for one, out in zip(x, outputs) for value in RotaryTensor(x=one, out=out, rotate=True)]
+    options = dict(rope=rope, positions=positions, layout=layout, tail=tail, offset=offset, offsets=offsets)
+    arguments = ROTARY.arguments(**options, cu_seqlens=cu_seqlens, max_seqlen=max_seqlen)
+    results = _call(ROTARY, (len(x), *tensors, *arguments[1:]), outputs)
     return results[0] if len(x) == 1 else results
 
 
@@ -105,13 +107,13 @@ def attention_prologue(
     """prologue.attention_prologue. Returns q and the cache with K and V written. On a GPU a rope with a table needs past_table "zero"
     or "identity"."""
     q_out = (jnp.zeros if may_pad(places) else jax.ShapeDtypeStruct)(q.shape, q.dtype)
-    arguments = (
-        q, k, v, None, None, None, None, None, None, None, q_out, None, None, *flat(cache), q_bias, k_bias, v_bias, *flat(q_norm),
-        *flat(k_norm), *flat(v_norm), *flat(rope), *flat_places(places), hadamard_block, *flat(q_scale), rounding, None, None, None, None,
+    arguments = ATTENTION_PROLOGUE.arguments(
+        q=q, k=k, v=v, q_out=q_out, cache=cache, q_bias=q_bias, k_bias=k_bias, v_bias=v_bias, q_norm=q_norm, k_norm=k_norm,
+        v_norm=v_norm, rope=rope, places=places, hadamard_block=hadamard_block, q_scale=q_scale, rounding=rounding,
     )  # fmt: skip
     scales = ("k_scale", "v_scale") if cache.scaling == "token_head" else ()
     names = [name for name in ("k", "v", *scales) if getattr(cache, name) is not None]
-    q_result, *written = _call("attention_prologue", arguments, [q_out, *(getattr(cache, name) for name in names)])
+    q_result, *written = _call(ATTENTION_PROLOGUE, arguments, [q_out, *(getattr(cache, name) for name in names)])
     return q_result, cache._replace(**dict(zip(names, written)))
 
 
@@ -137,8 +139,9 @@ def paged_attention(
     v_dim = q.shape[2] if cache.v is None else cache.v.shape[3] * (2 if cache.v_type in ("int4", "uint4") else 1)
     out = jnp.zeros((q.shape[0], q.shape[1], v_dim), q.dtype)
     workspace = jax.ShapeDtypeStruct((workspace_bytes,), jnp.uint8) if workspace_bytes > 0 else None
-    arguments = (
-        q, out, *flat(cache), cu_seqlens_q, seq_lens, *flat(page_table), scale, soft_cap, window, chunk, ring_size, sinks, max_seqlen_q,
-        max_seq_len, num_decode_seqs, False, workspace, None, None, None,
+    arguments = PAGED_ATTENTION.arguments(
+        q=q, out=out, cache=cache, cu_seqlens_q=cu_seqlens_q, seq_lens=seq_lens, page_table=page_table, scale=scale, soft_cap=soft_cap,
+        window=window, chunk=chunk, ring_size=ring_size, sinks=sinks, max_seqlen_q=max_seqlen_q, max_seq_len=max_seq_len,
+        num_decode_seqs=num_decode_seqs, batch_invariant=False, workspace=workspace,
     )  # fmt: skip
-    return _call("paged_attention", arguments, [out, workspace])[0]
+    return _call(PAGED_ATTENTION, arguments, [out, workspace])[0]

@@ -3,18 +3,17 @@ compiles or needs gradients; otherwise they call the extension directly, which t
 
 Operators write into their arguments and return nothing, except for `rotary`, which returns new tensors and has gradients. Their fakes
 need no tensor data. torch allows 64 arguments: so each operator has its tensors one by one, those in groups (a Rope, ..) too, and then
-all other values in three lists, in order. A group begins with an int: whether it is given.
+all other values in three lists, in the order of the arguments in _arguments.py. A group begins with an int: whether it is given.
 """
 
 import sys
-import typing
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
-from . import _extension
+from ._arguments import FAULTS, OPERATIONS, ROTARY, ROTARY_OPTIONS, Group, Operation, is_group, members_of
 from ._frameworks import Framework, leaves_elements
-from ._groups import Array, HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces
+from ._groups import Array, PageTable, RotaryTensor
 
 _SCHEMA_TYPES = {Optional[Array]: "Tensor?", Optional[int]: "int?", Optional[float]: "float?", Optional[str]: "str?", int: "int", float: "float", bool: "bool", str: "str"}  # fmt: skip
 
@@ -23,52 +22,13 @@ _is_compiling = torch.compiler.is_compiling
 # How None is written in the lists.
 _NO_INT, _NO_FLOAT, _NO_STRING = -(1 << 63), float("nan"), ""
 
-# The arguments of each operator in the order of _operations.py: "type name", with "Tensor!" for what it writes; or (name, group, members
-# that it writes).
-_ROPE = ("rope", Rope, ())
-_PLACES = ("places", TokenPlaces, ())
-_CACHE = ("cache", PagedKv, ("k", "v", "k_scale", "v_scale"))
-_FAULTS = ("Tensor!? faults", "Tensor!? token_faults")
-_STEPS = (
-    _CACHE, "Tensor? q_bias", "Tensor? k_bias", "Tensor? v_bias", ("q_norm", HeadNorm, ()), ("k_norm", HeadNorm, ()),
-    ("v_norm", HeadNorm, ()), _ROPE, _PLACES, "int hadamard_block", ("q_scale", QueryScale, ()), "str rounding", "Tensor!? k_out",
-    "Tensor!? v_out", *_FAULTS,
-)  # fmt: skip
-_OPTIONS = (
-    "float? scale", "float soft_cap", "int window", "int chunk", "int ring_size", "Tensor? sinks", "int? max_seqlen_q",
-    "int? max_seq_len", "int num_decode_seqs", "bool batch_invariant",
-)  # fmt: skip
-_ROTARY_OPTIONS = (
-    "str? layout", "str tail", _ROPE, "Tensor? positions", "int offset", "Tensor? offsets", "Tensor? cu_seqlens", "int? max_seqlen",
-)  # fmt: skip
+# The arguments of each operator: those of the operation, but rotary has lists of tensors.
+_ROTARY = ("int rotate", *ROTARY_OPTIONS)  # rotate: bit i: whether x[i] is rotated
 _OPERATORS = {
-    "gather_cos_sin": ("Tensor cos_sin", "Tensor positions", "Tensor? pair_axis", "str past_table", "Tensor! out"),
-    "attention_prologue": (
-        "Tensor? q", "Tensor? k", "Tensor? v", "Tensor? q_rope", "Tensor? k_rope", "Tensor? qkv", "int? num_q_heads",
-        "int? num_kv_heads", "int? head_dim", "int? v_head_dim", "Tensor!? q_out", "Tensor!? q8_out", "Tensor!? q8_scale", *_STEPS,
-    ),
-    "mla_prologue": (
-        "Tensor? kv_c", "Tensor? k_pe", "Tensor? q_pe", "Tensor!? kv_cache", "Tensor!? ckv_cache", "Tensor!? kpe_cache",
-        "str? cache_type", "Tensor? cache_scale", ("norm", HeadNorm, ()), _ROPE, "Tensor? positions", "Tensor? slot_mapping",
-        "Tensor!? q_pe_out", "Tensor!? kv_c_out", "Tensor!? k_pe_out", *_FAULTS,
-    ),
-    "paged_attention": (
-        "Tensor q", "Tensor! out", ("cache", PagedKv, ()), "Tensor cu_seqlens_q", "Tensor? seq_lens", ("page_table", PageTable, ()),
-        *_OPTIONS, "Tensor!? workspace", "Tensor!? counters", *_FAULTS,
-    ),
-    "attention_layer": (
-        "Tensor hidden_states", "Tensor qkv_weight", "Tensor output_weight", "Tensor? output_bias", "Tensor! out", "int num_q_heads",
-        "int num_kv_heads", "int head_dim", "int? v_head_dim", *_STEPS, *_OPTIONS, "Tensor? seq_lens", "Tensor!? workspace",
-        "bool clears",
-    ),
-    "rotary": ("Tensor[] x", "int rotate", *_ROTARY_OPTIONS),  # rotate: bit i: whether x[i] is rotated
-    "rotary_out": ("Tensor[] x", "Tensor![] out", "int rotate", *_ROTARY_OPTIONS, *_FAULTS),
-}  # fmt: skip
-
-
-def _members(group: type) -> List[Tuple[str, Any]]:
-    """The names and types of a group's members; those of a group in it, as PageTable in TokenPlaces, in their place."""
-    return list(typing.get_type_hints(group).items())
+    **{name: operation.items for name, operation in OPERATIONS.items()},
+    "rotary": ("Tensor[] x", *_ROTARY),
+    "rotary_out": ("Tensor[] x", "Tensor![] out", *_ROTARY, *FAULTS),
+}
 
 
 def _kinds(name: str) -> List[Tuple[str, str]]:
@@ -76,8 +36,8 @@ def _kinds(name: str) -> List[Tuple[str, str]]:
 
     def of_group(prefix: str, group: type, writes: Sequence[str]) -> List[Tuple[str, str]]:
         kinds = [("bool", f"has_{prefix}")]
-        for member, kind in _members(group):
-            if kind == Optional[PageTable]:
+        for member, kind in members_of(group):
+            if is_group(kind):
                 kinds += of_group(member, PageTable, ())
             else:
                 text = _SCHEMA_TYPES[kind]
@@ -86,7 +46,7 @@ def _kinds(name: str) -> List[Tuple[str, str]]:
 
     kinds: List[Tuple[str, str]] = []
     for item in _OPERATORS[name]:
-        if isinstance(item, tuple):
+        if isinstance(item, Group):
             kinds += of_group(*item)
         else:
             kind, argument = item.split()
@@ -109,25 +69,25 @@ def _schema(name: str) -> str:
 
 def _defaults(group: Any) -> list:
     values: list = []
-    for member, kind in _members(group):
-        values += [False, *_defaults(PageTable)] if kind == Optional[PageTable] else [group._field_defaults[member]]
+    for member, kind in members_of(group):
+        values += [False, *_defaults(PageTable)] if is_group(kind) else [group._field_defaults[member]]
     return values
 
 
-class _Group(NamedTuple):
+class _Members(NamedTuple):
     nested: Tuple[bool, ...]  # for each member: whether it is a page table
     defaults: Tuple[Any, ...]  # of all members, expanded
 
 
-def _group(group: type) -> _Group:
-    return _Group(tuple(kind == Optional[PageTable] for _, kind in _members(group)), tuple(_defaults(group)))
+def _members(group: type) -> _Members:
+    return _Members(tuple(is_group(kind) for _, kind in members_of(group)), tuple(_defaults(group)))
 
 
-_PAGE_TABLE = _group(PageTable)
-_ITEMS = {name: tuple(_group(item[1]) if isinstance(item, tuple) else None for item in items) for name, items in _OPERATORS.items()}
+_PAGE_TABLE = _members(PageTable)
+_ITEMS = {name: tuple(_members(item.members) if isinstance(item, Group) else None for item in items) for name, items in _OPERATORS.items()}
 
 
-def _expand_group(group: _Group, values: Sequence[Any], at: int, result: list) -> int:
+def _expand_group(group: _Members, values: Sequence[Any], at: int, result: list) -> int:
     """Appends the group that begins at values[at], a None or True and its members, as the flag and all members. Returns its end."""
     if values[at] is None:
         result.append(False)
@@ -144,7 +104,7 @@ def _expand_group(group: _Group, values: Sequence[Any], at: int, result: list) -
     return at
 
 
-def _collapse_group(group: _Group, values: Sequence[Any], at: int, result: list) -> int:
+def _collapse_group(group: _Members, values: Sequence[Any], at: int, result: list) -> int:
     """The inverse of _expand_group."""
     if not values[at]:
         result.append(None)
@@ -160,7 +120,7 @@ def _collapse_group(group: _Group, values: Sequence[Any], at: int, result: list)
     return at
 
 
-def _convert(items: Sequence[Optional[_Group]], values: Sequence[Any], convert_group: Any) -> list:
+def _convert(items: Sequence[Optional[_Members]], values: Sequence[Any], convert_group: Any) -> list:
     result: list = []
     at = 0
     for group in items:
@@ -172,13 +132,13 @@ def _convert(items: Sequence[Optional[_Group]], values: Sequence[Any], convert_g
     return result
 
 
-def _pack(name: str, values: Sequence[Any]) -> list:
-    """From what the extension reads to the operator's arguments."""
+def _pack_expanded(name: str, values: Sequence[Any]) -> list:
+    """From the values of all arguments, groups expanded, to the operator's arguments."""
     tensors: list = []
     ints: list = []
     floats: list = []
     strings: list = []
-    for (kind, _), value in zip(_KINDS[name], _convert(_ITEMS[name], values, _expand_group)):
+    for (kind, _), value in zip(_KINDS[name], values):
         if kind.startswith("Tensor"):
             tensors.append(value)
         elif kind.startswith("float"):
@@ -190,8 +150,8 @@ def _pack(name: str, values: Sequence[Any]) -> list:
     return [*tensors, ints, floats, strings]
 
 
-def _unpack(name: str, arguments: Sequence[Any]) -> list:
-    """The inverse of _pack."""
+def _unpack_expanded(name: str, arguments: Sequence[Any]) -> list:
+    """The inverse of _pack_expanded."""
     tensors = iter(arguments[:-3])
     ints, floats, strings = (iter(values) for values in arguments[-3:])
     values: list = []
@@ -206,7 +166,20 @@ def _unpack(name: str, arguments: Sequence[Any]) -> list:
         else:
             value = next(ints)
             values.append(None if value == _NO_INT else bool(value) if kind == "bool" else value)
-    return _convert(_ITEMS[name], values, _collapse_group)
+    return values
+
+
+def _pack(name: str, values: Sequence[Any]) -> list:
+    """From what the extension takes to the operator's arguments."""
+    return _pack_expanded(name, _convert(_ITEMS[name], values, _expand_group))
+
+
+def _unpack(name: str, arguments: Sequence[Any]) -> list:
+    """The inverse of _pack."""
+    return _convert(_ITEMS[name], _unpack_expanded(name, arguments), _collapse_group)
+
+
+_ROTARY_AT = {argument: i for i, (_, argument) in enumerate(_KINDS["rotary"])}
 
 
 def _rotary_arguments(x: Sequence[Any], out: Sequence[Any], rotate: int, options: Sequence[Any]) -> list:
@@ -214,26 +187,27 @@ def _rotary_arguments(x: Sequence[Any], out: Sequence[Any], rotate: int, options
     tensors: list = []
     for i, one in enumerate(x):
         same = out[i].data_ptr() == one.data_ptr() and out[i].stride() == one.stride()
-        tensors += (one, None if same else out[i], rotate >> i & 1 == 1)
+        tensors += RotaryTensor(x=one, out=None if same else out[i], rotate=rotate >> i & 1 == 1)
     return [len(x), *tensors, *options]
 
 
 def _run_rotary(*arguments: Any) -> List[Any]:
-    x, rotate, *options = _unpack("rotary", arguments)
-    _, tail, *_, positions, _, _, cu_seqlens, _ = options
+    values = _unpack_expanded("rotary", arguments)
+    tail, positions, cu_seqlens = [values[_ROTARY_AT[name]] for name in ("tail", "positions", "cu_seqlens")]
+    x, rotate, *options = _convert(_ITEMS["rotary"], values, _collapse_group)
     new = torch.zeros_like if leaves_elements(tail, positions, cu_seqlens) else torch.empty_like
     out = [new(one) for one in x]
-    _extension.rotary(*_rotary_arguments(x, out, rotate, (*options, None, None)))
+    ROTARY.function(*_rotary_arguments(x, out, rotate, (*options, None, None)))
     return out
 
 
 def _run_rotary_out(*arguments: Any) -> None:
     x, out, rotate, *options = _unpack("rotary_out", arguments)
-    _extension.rotary(*_rotary_arguments(x, out, rotate, options))
+    ROTARY.function(*_rotary_arguments(x, out, rotate, options))
 
 
 def _runner(name: str) -> Any:
-    function = getattr(_extension, name)
+    function = OPERATIONS[name].function
 
     def run(*arguments: Any) -> None:
         function(*_unpack(name, arguments))
@@ -252,14 +226,13 @@ def _backward(ctx: Any, gradients: Sequence[Any]) -> tuple:
     """The rotation is linear, and its transpose is the inverse rotation."""
     saved = iter(ctx.saved_tensors)
     tensors = [next(saved) if given else None for given in ctx.given]
-    _, rotate, layout, tail, has_rope, *rest = _unpack("rotary", [list(gradients), *tensors, *ctx.others])
-    if has_rope is None:
+    values = _unpack_expanded("rotary", [list(gradients), *tensors, *ctx.others])
+    if not values[_ROTARY_AT["has_rope"]]:
         raise ValueError("rope is None: it must be given")
-    rope, rest = Rope(*rest[: len(Rope._fields)]), rest[len(Rope._fields) :]
-    if rope.inverse_by_own_sine:
+    if values[_ROTARY_AT["rope_inverse_by_own_sine"]]:
         raise NotImplementedError("inverse_by_own_sine has no gradient: it is not the transpose of a rotation")
-    rope = rope._replace(inverse=not rope.inverse)
-    results = torch.ops.prologue.rotary(*_pack("rotary", [list(gradients), rotate, layout, tail, True, *rope, *rest]))
+    values[_ROTARY_AT["rope_inverse"]] = not values[_ROTARY_AT["rope_inverse"]]
+    results = torch.ops.prologue.rotary(*_pack_expanded("rotary", values))
     return (results, *[None] * (len(tensors) + 3))
 
 
@@ -376,8 +349,8 @@ class _Torch(Framework):
     def zeros_like(self, like: Any) -> Any:
         return torch.zeros_like(like)
 
-    def call(self, function: Any, arguments: tuple, written: Any) -> None:
-        function(*arguments)
+    def call(self, operation: Operation, arguments: tuple) -> None:
+        operation.function(*arguments)
 
     def array(self, like: Any, values: Any, dtype: str) -> Any:
         return torch.tensor(list(values), dtype=getattr(torch, dtype), device=like.device)

@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <iterator>
+#include <map>
 #include <thread>
+#include <utility>
 
 #if PROLOGUE_HAS_CUDA
 #include <cuda_runtime_api.h>
@@ -128,83 +131,177 @@ std::string Array::shape_text() const {
   return text + "]";
 }
 
-const TVMFFIAny& Arguments::next(const char* name) {
-  if (next_ == end_) fail_type(name, " is missing: the Python files and the extension are of different versions");
-  return *next_++;
+namespace {
+
+std::map<std::string, Layout, std::less<>>& layouts() {
+  static std::map<std::string, Layout, std::less<>> all;
+  return all;
 }
 
-bool Arguments::none() {
-  if (next_ == end_ || next_->type_index != TypeIndex::kTVMFFINone) return false;
-  ++next_;
-  return true;
+constexpr const char* kVersions = "the Python files and the extension are of different versions";
+
+const TVMFFIAny* end_of_item(const Layout::Item& item, const TVMFFIAny* at, const TVMFFIAny* end);
+
+// The end of the members that begin at `at`; null as below.
+const TVMFFIAny* end_of_group(const Layout& group, const TVMFFIAny* at, const TVMFFIAny* end) {
+  const auto num_items = static_cast<ptrdiff_t>(group.items.size());
+  if (!group.has_groups) return end - at < num_items ? nullptr : at + num_items;
+  for (const Layout::Item& item : group.items) {
+    if (at != nullptr) at = end_of_item(item, at, end);
+  }
+  return at;
 }
 
-bool Arguments::given(const char* name, int32_t type) {
-  if (none()) return false;
-  const TVMFFIAny& value = next(name);
-  if (value.type_index != type) fail_type(name, " is not what the extension expects: see the docstring");
-  return value.v_int64 != 0;
+// The end of an item whose first value is at `at`; null if its values are not those of an item, or if there are too few of them.
+const TVMFFIAny* end_of_item(const Layout::Item& item, const TVMFFIAny* at, const TVMFFIAny* end) {
+  if (at >= end) return nullptr;
+  const TVMFFIAny& value = *at++;
+  if (item.group == nullptr || value.type_index == TypeIndex::kTVMFFINone) return at;
+  if (value.type_index != TypeIndex::kTVMFFIBool && value.type_index != TypeIndex::kTVMFFIInt) return nullptr;
+  for (int64_t i = 0; i < value.v_int64 && at != nullptr; ++i) at = end_of_group(*item.group, at, end);
+  return at;
 }
 
-Array Arguments::optional_array(const char* name) {
-  if (none()) return {};
-  const TVMFFIAny& value = next(name);
+}  // namespace
+
+void declare_layout(std::string_view name, const std::vector<std::string_view>& items) {
+  Layout layout;
+  layout.name = name;
+  if (items.size() > Layout::kMostItems) fail_type(name, " has ", items.size(), " names: there may be ", Layout::kMostItems);
+  std::fill(std::begin(layout.item_of), std::end(layout.item_of), int16_t{-1});
+  for (const std::string_view item : items) {
+    const size_t space = item.find(' ');
+    const std::string_view text = item.substr(0, space);
+    const size_t index = index_of_name(text);
+    if (index == kNumNames) fail_type(name, " has '", text, "', which the extension does not know: ", kVersions);
+    if (layout.names[index]) fail_type(name, " has '", text, "' twice");
+    layout.names.set(index);
+    layout.item_of[index] = static_cast<int16_t>(layout.items.size());
+    layout.items.push_back({index, space == std::string_view::npos ? nullptr : &layout_of(item.substr(space + 1))});
+    layout.has_groups |= layout.items.back().group != nullptr;
+  }
+  layouts()[layout.name] = std::move(layout);
+}
+
+const Layout& layout_of(std::string_view name) {
+  const auto found = layouts().find(name);
+  if (found == layouts().end()) fail_type("'", name, "' is not declared: ", kVersions);
+  return found->second;
+}
+
+Arguments::Arguments(const Layout& layout, const TVMFFIAny* values, int32_t count)
+    : layout_(layout), root_(this), values_(values), end_(values + count) {
+  if (end_of_group(layout, values, end_) != end_) {
+    fail_type(layout.name, " was called with ", count,
+              " values, which are not those of its names: an argument is not of its class (Rope, PagedKv, ..), or ", kVersions);
+  }
+  find_items();
+}
+
+Arguments::Arguments(Arguments& of, Name group, int64_t index) : layout_(of.group_layout(group)), root_(of.root_) {
+  const TVMFFIAny& first = of.take(group);
+  if (first.type_index == TypeIndex::kTVMFFINone || index >= first.v_int64) return;
+  values_ = &first + 1;
+  for (int64_t i = 0; i < index; ++i) values_ = end_of_group(layout_, values_, root_->end_);
+  find_items();
+}
+
+void Arguments::find_items() {
+  if (!layout_.has_groups) return;
+  const TVMFFIAny* at = values_;
+  for (size_t i = 0; i < layout_.items.size(); ++i) {
+    item_[i] = at;
+    at = end_of_item(layout_.items[i], at, root_->end_);
+  }
+}
+
+size_t Arguments::number_of(Name name) const {
+  const int number = layout_.item_of[name.index()];
+  if (number < 0) fail_type(layout_.name, " has no '", name.text(), "', which the extension reads: ", kVersions);
+  return static_cast<size_t>(number);
+}
+
+const Layout& Arguments::group_layout(Name name) const {
+  const Layout* const group = layout_.items[number_of(name)].group;
+  if (group == nullptr)
+    fail_type(layout_.name, " has one value as '", name.text(), "', which the extension reads as a group: ", kVersions);
+  return *group;
+}
+
+const TVMFFIAny& Arguments::take(Name name) {
+  const size_t number = number_of(name);
+  read_.set(name.index());
+  return layout_.has_groups ? *item_[number] : values_[number];
+}
+
+void Arguments::require_all_read() const {
+  if (read_ == layout_.names) return;
+  for (const Layout::Item& item : layout_.items) {
+    if (!read_[item.name])
+      fail_type(layout_.name, " has '", kNames[item.name], "', which the extension does not read: ", kVersions);
+  }
+}
+
+int64_t Arguments::num_groups(Name name) {
+  const TVMFFIAny& value = take(name);
+  return value.type_index == TypeIndex::kTVMFFINone ? 0 : value.v_int64;
+}
+
+Array Arguments::optional_array(Name name, const char* label) {
+  const TVMFFIAny& value = take(name);
+  if (value.type_index == TypeIndex::kTVMFFINone) return {};
   const DLTensor* tensor = nullptr;
   if (value.type_index == TypeIndex::kTVMFFITensor) {
     tensor = tvm::ffi::details::ObjectUnsafe::RawObjectPtrFromUnowned<tvm::ffi::TensorObj>(value.v_obj);
   } else if (value.type_index == TypeIndex::kTVMFFIDLTensorPtr) {
     tensor = static_cast<const DLTensor*>(value.v_ptr);
   } else {
-    fail_type(name, " is not an array: it must be a tensor with DLPack (torch, NumPy, CuPy)");
+    fail_type(label, " is not an array: it must be a tensor with DLPack (torch, NumPy, CuPy)");
   }
   DLDevice device = tensor->device;
   if (device.device_type == kDLCUDAManaged) device.device_type = kDLCUDA;
   if (device.device_type == kDLCUDAHost) device = {kDLCPU, 0};
   if (device.device_type != kDLCPU && device.device_type != kDLCUDA) {
-    fail_type(name, " is on a device of DLPack type ", int{device.device_type}, ": supported are the CPU and CUDA");
+    fail_type(label, " is on a device of DLPack type ", int{device.device_type}, ": supported are the CPU and CUDA");
   }
-  if (device_of_ == nullptr) {
-    device_ = device;
-    device_of_ = name;
-  } else if (device.device_type != device_.device_type || device.device_id != device_.device_id) {
+  if (root_->device_of_ == nullptr) {
+    root_->device_ = device;
+    root_->device_of_ = label;
+  } else if (const DLDevice known = root_->device_;
+             device.device_type != known.device_type || device.device_id != known.device_id) {
     const auto text = [](DLDevice d) { return d.device_type == kDLCPU ? std::string("the CPU") : str_cat("cuda:", d.device_id); };
-    fail_value(name, " is on ", text(device), ", but ", device_of_, " is on ", text(device_),
+    fail_value(label, " is on ", text(device), ", but ", root_->device_of_, " is on ", text(known),
                ": all arrays must be on one device");
   }
-  return {tensor, name};
+  return {tensor, label};
 }
 
-Array Arguments::array(const char* name) {
-  const Array result = optional_array(name);
-  if (!result) fail_type(name, " is None: it must be given");
+Array Arguments::array(Name name, const char* label) {
+  const Array result = optional_array(name, label);
+  if (!result) fail_type(label, " is None: it must be given");
   return result;
 }
 
-int64_t Arguments::integer(const char* name) {
-  const TVMFFIAny& value = next(name);
+int64_t Arguments::integer(Name name) {
+  const TVMFFIAny& value = take(name);
   if (value.type_index == TypeIndex::kTVMFFIInt || value.type_index == TypeIndex::kTVMFFIBool) return value.v_int64;
-  fail_type(name, " is not an integer of 64 bits");
+  fail_type(name.text(), " is not an integer of 64 bits");
 }
 
-int64_t Arguments::integer(const char* name, int64_t otherwise) { return none() ? otherwise : integer(name); }
-
-double Arguments::number(const char* name) {
-  const TVMFFIAny& value = next(name);
+double Arguments::number(Name name) {
+  const TVMFFIAny& value = take(name);
   if (value.type_index == TypeIndex::kTVMFFIFloat) return value.v_float64;
   if (value.type_index == TypeIndex::kTVMFFIInt) return static_cast<double>(value.v_int64);
-  fail_type(name, " is not a number");
+  fail_type(name.text(), " is not a number");
 }
 
-double Arguments::number(const char* name, double otherwise) { return none() ? otherwise : number(name); }
-
-bool Arguments::flag(const char* name) {
-  const TVMFFIAny& value = next(name);
+bool Arguments::flag(Name name) {
+  const TVMFFIAny& value = take(name);
   if (value.type_index == TypeIndex::kTVMFFIBool || value.type_index == TypeIndex::kTVMFFIInt) return value.v_int64 != 0;
-  fail_type(name, " is not True or False");
+  fail_type(name.text(), " is not True or False");
 }
 
-std::string_view Arguments::string(const char* name) {
-  const TVMFFIAny& value = next(name);
+std::string_view text_of(const TVMFFIAny& value, const char* name) {
   if (value.type_index == TypeIndex::kTVMFFISmallStr) {
     const TVMFFIByteArray bytes = TVMFFISmallBytesGetContentByteArray(&value);
     return {bytes.data, bytes.size};
@@ -217,13 +314,13 @@ std::string_view Arguments::string(const char* name) {
   fail_type(name, " is not a string");
 }
 
-DType Arguments::dtype(const char* name) {
-  if (none()) return DType::unset;
+DType Arguments::dtype(Name name) {
+  if (!given(name)) return DType::unset;
   const std::string_view text = string(name);
   for (int32_t type = 1; dtype_valid(static_cast<DType>(type)); ++type) {
     if (text == dtype_name(static_cast<DType>(type))) return static_cast<DType>(type);
   }
-  fail_value(name, " is '", text,
+  fail_value(name.text(), " is '", text,
              "': it must be the name of a dtype, such as 'float32', 'bfloat16', 'fp8_e4m3', 'int8' or 'int4'");
 }
 
@@ -246,6 +343,7 @@ void set_num_threads(int64_t count) {
 }
 
 Call::Call(const Arguments& arguments, const Array& faults) {
+  arguments.require_all_read();
   if (faults) {
     if (!faults.has_shape({2}) || (faults.dtype() != DType::int64 && faults.dtype() != DType::uint64)) {
       fail_value("faults is ", dtype_name(faults.dtype()), " ", faults.shape_text(), ": it must be two int64, zeros at first");

@@ -1,21 +1,26 @@
-// Reads the arguments of a call from Python, one after another, and throws a Python exception for a bad one. Python passes them in the
-// order in which an operation reads them. A group (a Rope, for example) is its members in order after True, or one None in its place.
+// Reads the arguments of a call from Python by name. A call has only the values; their names, in the order of the values, Python has
+// declared at import, for each operation and for each group (a Rope, for example). A group is True and its members, or one None; where
+// there may be several, as the tensors of rotary, their number is in place of True.
 #pragma once
 
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
 #include <tvm/ffi/function.h>
 
+#include <bitset>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <prologue/kernels/base/execution.h>
 #include <prologue/kernels/base/faults.h>
 #include <prologue/kernels/base/memory.h>
 #include <prologue/kernels/base/rope.h>
 #include <prologue/kernels/base/views.h>
+
+#include "names.h"
 
 namespace prologue::python {
 
@@ -74,44 +79,82 @@ struct Choice {
   T value;
 };
 
+// The names that Python has declared for the values of an operation or of a group, in the order of the values.
+struct Layout {
+  static constexpr size_t kMostItems = 64;
+  struct Item {
+    size_t name;          // index in kNames
+    const Layout* group;  // null: one value
+  };
+  std::string name;
+  std::vector<Item> items;
+  bool has_groups = false;
+  std::bitset<kNumNames> names;
+  int16_t item_of[kNumNames];  // by name; -1: not declared
+};
+
+// Declares the items of an operation or a group: "NAME" for one value, "NAME GROUP" for a group, which is declared before.
+void declare_layout(std::string_view name, const std::vector<std::string_view>& items);
+// Throws if it is not declared.
+const Layout& layout_of(std::string_view name);
+
+// The text of a value; throws if it is none.
+std::string_view text_of(const TVMFFIAny& value, const char* name);
+
+// What is read by a name that Python has not declared is an error that names it, and so is a declared name that is not read: see
+// require_all_read.
 class Arguments {
  public:
-  Arguments(const TVMFFIAny* arguments, int32_t count) : next_(arguments), end_(arguments + count) {}
+  Arguments(const Layout& layout, const TVMFFIAny* values, int32_t count);  // of an operation
+  Arguments(Arguments& of, Name group, int64_t index = 0);                  // of a group; false if there is none
+  Arguments(const Arguments&) = delete;
+  Arguments& operator=(const Arguments&) = delete;
+  explicit operator bool() const { return values_ != nullptr; }
 
-  bool group(const char* name) { return given(name, tvm::ffi::TypeIndex::kTVMFFIBool); }  // whether a group follows
-  Array array(const char* name);                                                          // None is an error
-  Array optional_array(const char* name);                                                 // None: a null Array
-  int64_t integer(const char* name);
-  int64_t integer(const char* name, int64_t none);  // with the value that None stands for
-  double number(const char* name);
-  double number(const char* name, double none);
-  bool flag(const char* name);
+  bool given(Name name) { return take(name).type_index != tvm::ffi::TypeIndex::kTVMFFINone; }
+  int64_t num_groups(Name name);
+  // `label`: what messages call it.
+  Array array(Name name) { return array(name, name.text()); }  // None is an error
+  Array array(Name name, const char* label);
+  Array optional_array(Name name) { return optional_array(name, name.text()); }  // None: a null Array
+  Array optional_array(Name name, const char* label);
+  int64_t integer(Name name);
+  int64_t integer(Name name, int64_t none) { return given(name) ? integer(name) : none; }  // with the value that None stands for
+  double number(Name name);
+  bool flag(Name name);
   template <class T>
-  T choice(const char* name, std::initializer_list<Choice<T>> choices) {
+  T choice(Name name, std::initializer_list<Choice<T>> choices) {
     const std::string_view text = string(name);
     for (const Choice<T>& choice : choices) {
       if (text == choice.name) return choice.value;
     }
     std::string known;
     for (const Choice<T>& choice : choices) known += str_cat(known.empty() ? "'" : ", '", choice.name, "'");
-    fail_value(name, " is '", text, "': it must be one of ", known);
+    fail_value(name.text(), " is '", text, "': it must be one of ", known);
   }
-  bool none();  // the next argument is None, which is then taken
-  std::string_view string(const char* name);
-  DType dtype(const char* name);  // None: unset
+  std::string_view string(Name name) { return text_of(take(name), name.text()); }
+  DType dtype(Name name);  // None: unset
+  const TVMFFIAny& raw(Name name) { return take(name); }
 
-  const TVMFFIAny& raw(const char* name) { return next(name); }
+  // Throws if a declared name was not read. Of an operation, Call does it.
+  void require_all_read() const;
 
-  // That of all arrays so far.
-  DLDevice device() const { return device_; }
-  bool on_cuda() const { return device_.device_type == kDLCUDA; }
+  // That of all arrays so far, also those of groups.
+  DLDevice device() const { return root_->device_; }
+  bool on_cuda() const { return device().device_type == kDLCUDA; }
 
  private:
-  const TVMFFIAny& next(const char* name);
-  bool given(const char* name, int32_t type);
+  size_t number_of(Name name) const;  // in the layout's items
+  const Layout& group_layout(Name name) const;
+  void find_items();
+  const TVMFFIAny& take(Name name);
 
-  const TVMFFIAny* next_;
-  const TVMFFIAny* end_;
+  const Layout& layout_;
+  Arguments* root_;  // the operation's
+  const TVMFFIAny* values_ = nullptr;
+  const TVMFFIAny* end_ = nullptr;             // of the operation's values
+  const TVMFFIAny* item_[Layout::kMostItems];  // the first value of each; not used if no item is a group: then each is one value
+  std::bitset<kNumNames> read_;
   DLDevice device_ = {kDLCPU, 0};
   const char* device_of_ = nullptr;  // the array that it was taken from
 };
@@ -163,7 +206,8 @@ class Scratch {
 #define PROLOGUE_PYTHON_FUNCTION(name, operation)                                                                           \
   extern "C" TVM_FFI_DLL_EXPORT int __tvm_ffi_##name(void*, const TVMFFIAny* arguments, int32_t count, TVMFFIAny* result) { \
     TVM_FFI_SAFE_CALL_BEGIN();                                                                                              \
-    prologue::python::Arguments reader(arguments, count);                                                                   \
+    static const prologue::python::Layout& layout = prologue::python::layout_of(#name);                                     \
+    prologue::python::Arguments reader(layout, arguments, count);                                                           \
     *reinterpret_cast<tvm::ffi::Any*>(result) = operation(reader);                                                          \
     TVM_FFI_SAFE_CALL_END();                                                                                                \
   }

@@ -14,12 +14,12 @@ Array read_prologue_steps(Arguments& arguments, AttentionPrologueParams& params)
   if (params.cache.k.data == nullptr && params.cache.v.data == nullptr) params.cache.num_kv_heads = params.num_kv_heads;
   if (params.cache.k.data == nullptr) params.cache.k.head_dim = params.head_dim;
   if (params.cache.v.data == nullptr) params.cache.v.head_dim = v_dim;
-  const auto bias = [&](const char* name, int64_t heads, int64_t head_dim) -> const void* {
+  const auto bias = [&](Name name, int64_t heads, int64_t head_dim) -> const void* {
     const Array array = arguments.optional_array(name);
     if (!array) return nullptr;
     if (!array.has_shape({heads * head_dim}) && !array.has_shape({heads, head_dim})) {
-      fail_value(name, " has the shape ", array.shape_text(), ": it must be [", heads * head_dim, "] or [", heads, ", ", head_dim,
-                 "]");
+      fail_value(name.text(), " has the shape ", array.shape_text(), ": it must be [", heads * head_dim, "] or [", heads, ", ",
+                 head_dim, "]");
     }
     array.require(params.dtype).require_dense();
     return array.data();
@@ -27,15 +27,15 @@ Array read_prologue_steps(Arguments& arguments, AttentionPrologueParams& params)
   params.bias.q = bias("q_bias", params.num_q_heads, params.head_dim);
   params.bias.k = bias("k_bias", params.num_kv_heads, params.head_dim);
   params.bias.v = bias("v_bias", params.num_kv_heads, v_head_dim(params));
-  params.q_norm = read_head_norm(arguments, params.num_q_heads, params.head_dim);
-  params.k_norm = read_head_norm(arguments, params.num_kv_heads, params.head_dim);
-  params.v_norm = read_head_norm(arguments, params.num_kv_heads, v_head_dim(params));
+  params.q_norm = read_head_norm(arguments, "q_norm", params.num_q_heads, params.head_dim);
+  params.k_norm = read_head_norm(arguments, "k_norm", params.num_kv_heads, params.head_dim);
+  params.v_norm = read_head_norm(arguments, "v_norm", params.num_kv_heads, v_head_dim(params));
   params.rope = read_rope(arguments, 1, params.num_tokens, RopeSources::of_prologues);
   params.places = read_token_places(arguments, params.num_tokens, params.rope.num_axes);
   params.hadamard_block = arguments.integer("hadamard_block");
   params.q_scale = read_query_scale(arguments);
   params.rounding = arguments.choice<Rounding>("rounding", {{"once", Rounding::once}, {"per_step", Rounding::per_step}});
-  const auto out = [&](const char* name, int64_t head_dim) -> MutableHeadsView {
+  const auto out = [&](Name name, int64_t head_dim) -> MutableHeadsView {
     const Array array = arguments.optional_array(name);
     if (!array) return {};
     array.require(params.dtype).require_rank(3, 3).require_size(0, params.num_tokens, "the tokens");
@@ -51,9 +51,8 @@ Array read_prologue_steps(Arguments& arguments, AttentionPrologueParams& params)
 
 void read_attention_options(Arguments& arguments, PagedAttentionParams& params, const PagedKvView& kv, const PageTable& table,
                             int64_t num_q_heads) {
-  const bool given = !arguments.none();
-  params.scale = given ? static_cast<float>(arguments.number("scale"))
-                       : static_cast<float>(1.0 / std::sqrt(static_cast<double>(kv.k.head_dim)));
+  const double default_scale = 1.0 / std::sqrt(static_cast<double>(kv.k.head_dim));
+  params.scale = static_cast<float>(arguments.given("scale") ? arguments.number("scale") : default_scale);
   params.soft_cap = static_cast<float>(arguments.number("soft_cap"));
   params.window = arguments.integer("window");
   params.chunk = arguments.integer("chunk");

@@ -54,20 +54,21 @@ RopeColumns columns_of(const Array& array, bool per_token, int64_t batch, int64_
 
 }  // namespace
 
-Rope read_rope(Arguments& arguments, int64_t batch, int64_t seq_len, RopeSources allowed) {
+Rope read_rope(Arguments& operation, int64_t batch, int64_t seq_len, RopeSources allowed) {
   Rope rope;
-  if (!arguments.group("rope")) return rope;
+  Arguments arguments(operation, "rope");
+  if (!arguments) return rope;
   rope.style = arguments.choice<RopeStyle>("style", {{"neox", RopeStyle::neox}, {"interleaved", RopeStyle::interleaved}});
   rope.rotary_dim = arguments.integer("rotary_dim", 0);
   const Array cos = arguments.optional_array("cos"), sin = arguments.optional_array("sin");
   const Array cos_sin = arguments.optional_array("cos_sin");
   const Array angles = arguments.optional_array("angles");
   const Array inv_freq = arguments.optional_array("inv_freq");
-  const bool has_theta = !arguments.none();
+  const bool has_theta = arguments.given("theta");
   if (has_theta) rope.theta = arguments.number("theta");
-  const RopeWidth given_width =
-      arguments.none() ? RopeWidth::unset
-                       : arguments.choice<RopeWidth>("width", {{"half", RopeWidth::half}, {"full", RopeWidth::full}});
+  const RopeWidth given_width = arguments.given("width")
+                                    ? arguments.choice<RopeWidth>("width", {{"half", RopeWidth::half}, {"full", RopeWidth::full}})
+                                    : RopeWidth::unset;
   const bool per_token = arguments.flag("per_token");
   rope.attention_factor = arguments.number("attention_factor");
   rope.rotary_offset = arguments.integer("rotary_offset");
@@ -79,6 +80,7 @@ Rope read_rope(Arguments& arguments, int64_t batch, int64_t seq_len, RopeSources
       "past_table", {{"record", PastTable::record}, {"zero", PastTable::zero}, {"identity", PastTable::identity}});
   rope.num_axes = arguments.integer("num_axes");
   const Array pair_axis = arguments.optional_array("pair_axis");
+  arguments.require_all_read();
 
   const int sources = (cos || sin ? 1 : 0) + (cos_sin ? 1 : 0) + (angles ? 1 : 0) + (inv_freq ? 1 : 0) + (has_theta ? 1 : 0);
   if (sources != 1) {
@@ -173,16 +175,18 @@ Rope read_rope(Arguments& arguments, int64_t batch, int64_t seq_len, RopeSources
   return rope;
 }
 
-HeadNorm read_head_norm(Arguments& arguments, int64_t num_heads, int64_t head_dim) {
+HeadNorm read_head_norm(Arguments& operation, Name name, int64_t num_heads, int64_t head_dim) {
   HeadNorm norm;
-  if (!arguments.group("norm")) return norm;
+  Arguments arguments(operation, name);
+  if (!arguments) return norm;
   norm.placement = arguments.choice<NormPlacement>(
       "placement", {{"before_rope", NormPlacement::before_rope}, {"after_rope", NormPlacement::after_rope}});
-  const Array weight = arguments.optional_array("norm weight"), bias = arguments.optional_array("norm bias");
+  const Array weight = arguments.optional_array("weight", "norm weight"), bias = arguments.optional_array("bias", "norm bias");
   norm.eps = static_cast<float>(arguments.number("eps"));
   norm.kind = arguments.choice<NormKind>("kind", {{"rms", NormKind::rms}, {"layer", NormKind::layer}});
   norm.scope = arguments.choice<NormScope>("scope", {{"head", NormScope::head}, {"token", NormScope::token}});
   norm.weight_offset = static_cast<float>(arguments.number("weight_offset"));
+  arguments.require_all_read();
   const auto read = [&](const Array& array) -> const void* {
     if (!array) return nullptr;
     const bool for_all_heads = array.has_shape({head_dim}), of_token = norm.scope == NormScope::token;
@@ -204,11 +208,13 @@ HeadNorm read_head_norm(Arguments& arguments, int64_t num_heads, int64_t head_di
   return norm;
 }
 
-PageTable read_page_table(Arguments& arguments, int64_t num_seqs) {
+PageTable read_page_table(Arguments& operation, int64_t num_seqs) {
   PageTable table;
-  if (!arguments.group("page_table")) return table;
+  Arguments arguments(operation, "page_table");
+  if (!arguments) return table;
   const Array block_table = arguments.optional_array("block_table"), indptr = arguments.optional_array("kv_indptr");
   const Array indices = arguments.optional_array("kv_indices"), last = arguments.optional_array("kv_last_page_len");
+  arguments.require_all_read();
   if (block_table) {
     block_table.require_rank(2, 2).require_size(0, num_seqs, "one row for each sequence").require_contiguous(1);
     table.block_table = block_table.as<const int32_t>(DType::int32);
@@ -229,9 +235,10 @@ PageTable read_page_table(Arguments& arguments, int64_t num_seqs) {
   return table;
 }
 
-TokenPlaces read_token_places(Arguments& arguments, int64_t num_tokens, int64_t num_axes) {
+TokenPlaces read_token_places(Arguments& operation, int64_t num_tokens, int64_t num_axes) {
   TokenPlaces places;
-  if (!arguments.group("places")) return places;
+  Arguments arguments(operation, "places");
+  if (!arguments) return places;
   const Array positions = arguments.optional_array("positions");
   if (positions) {
     positions.require_rank(1, 2).require_size(positions.rank() - 1, num_tokens, "one for each token");
@@ -259,7 +266,7 @@ TokenPlaces read_token_places(Arguments& arguments, int64_t num_tokens, int64_t 
     places.num_seqs = cu_seqlens_q.size(0) - 1;
     places.cu_seqlens_q = cu_seqlens_q.as<const int32_t>(DType::int32);
   }
-  const auto lengths = [&](const char* name) -> const int32_t* {
+  const auto lengths = [&](Name name) -> const int32_t* {
     const Array array = arguments.optional_array(name);
     if (!array) return nullptr;
     array.require_rank(1, 1).require_size(0, places.num_seqs, "one for each sequence").require_dense();
@@ -276,24 +283,28 @@ TokenPlaces read_token_places(Arguments& arguments, int64_t num_tokens, int64_t 
     places.position_offset_per_seq = offsets.size(0) == 1 ? 0 : 1;
   }
   places.page_table = read_page_table(arguments, places.num_seqs);
+  arguments.require_all_read();
   return places;
 }
 
-QueryScale read_query_scale(Arguments& arguments) {
+QueryScale read_query_scale(Arguments& operation) {
   QueryScale scale;
-  if (!arguments.group("q_scale")) return scale;
+  Arguments arguments(operation, "q_scale");
+  if (!arguments) return scale;
   scale.constant = static_cast<float>(arguments.number("constant"));
   scale.by_position = arguments.choice<PositionScale>(
       "by_position", {{"none", PositionScale::none}, {"llama4", PositionScale::llama4}, {"logn", PositionScale::logn}});
   scale.a = static_cast<float>(arguments.number("a"));
   scale.b = static_cast<float>(arguments.number("b"));
+  arguments.require_all_read();
   return scale;
 }
 
-PagedKvView read_paged_kv(Arguments& arguments) {
+PagedKvView read_paged_kv(Arguments& operation) {
   PagedKvView cache;
-  if (!arguments.group("cache")) return cache;
-  const Array k = arguments.optional_array("k_cache"), v = arguments.optional_array("v_cache");
+  Arguments arguments(operation, "cache");
+  if (!arguments) return cache;
+  const Array k = arguments.optional_array("k", "k_cache"), v = arguments.optional_array("v", "v_cache");
   const Array k_scale = arguments.optional_array("k_scale"), v_scale = arguments.optional_array("v_scale");
   const bool nhd = arguments.choice<bool>("layout", {{"nhd", true}, {"hnd", false}});
   const KvScaling scaling = arguments.choice<KvScaling>("scaling", {{"none", KvScaling::none},
@@ -301,6 +312,7 @@ PagedKvView read_paged_kv(Arguments& arguments) {
                                                                     {"head", KvScaling::head},
                                                                     {"token_head", KvScaling::token_head}});
   const DType k_type = arguments.dtype("k_type"), v_type = arguments.dtype("v_type");
+  arguments.require_all_read();
   const Array& first = k ? k : v;
   if (!first) fail_value("cache: both k and v are None: leave out the cache instead");
   first.require_rank(4, 4);

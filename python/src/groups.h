@@ -20,7 +20,7 @@ uint8_t* token_faults_of(const Array& array, int64_t num_tokens);
 enum class RopeSources { all, of_prologues };
 // `batch` and `seq_len` are the tokens of the call: they say what rows for each token must look like.
 Rope read_rope(Arguments& arguments, int64_t batch, int64_t seq_len, RopeSources sources);
-HeadNorm read_head_norm(Arguments& arguments, int64_t num_heads, int64_t head_dim);
+HeadNorm read_head_norm(Arguments& arguments, Name name, int64_t num_heads, int64_t head_dim);
 PageTable read_page_table(Arguments& arguments, int64_t num_seqs);
 // num_axes comes from the rope.
 TokenPlaces read_token_places(Arguments& arguments, int64_t num_tokens, int64_t num_axes);

@@ -1,4 +1,4 @@
-// JAX calls a function with a text, the inputs and the outputs. The text says what the operation's arguments are.
+// JAX calls a function with a text, the inputs and the outputs. The text says what the values of the operation's arguments are.
 #include <charconv>
 #include <cstdlib>
 #include <vector>
@@ -63,8 +63,8 @@ extern "C" TVM_FFI_DLL_EXPORT int __tvm_ffi_jax(void* self, const TVMFFIAny* arg
   std::vector<TVMFFIAny> values;
   const auto parse = [&]() -> int {
     TVM_FFI_SAFE_CALL_BEGIN();
-    prologue::python::Arguments reader(arguments, count);
-    text = reader.string("call");
+    if (count == 0) prologue::python::fail_type("the call is missing");
+    text = prologue::python::text_of(arguments[0], "call");
     const size_t end = text.find('\n');
     const std::string name = text.substr(0, end);
     function = name == "rotary"               ? __tvm_ffi_rotary

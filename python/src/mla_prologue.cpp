@@ -31,7 +31,7 @@ void read_cache(Arguments& arguments, MlaPrologueParams& params) {
   const Array entries = arguments.optional_array("kv_cache");
   const Array latent = arguments.optional_array("ckv_cache"), rope = arguments.optional_array("kpe_cache");
   KvFormat given;  // unset: what the arrays' dtype says
-  if (!arguments.none()) {
+  if (arguments.given("cache_type")) {
     given = arguments.choice<KvFormat>("cache_type", {{"fp8_e4m3", {DType::fp8_e4m3, KvScaling::none}},
                                                       {"fp8_e5m2", {DType::fp8_e5m2, KvScaling::none}},
                                                       {"fp8_ds_mla", {DType::fp8_e4m3, KvScaling::token_head}}});
@@ -93,7 +93,7 @@ tvm::ffi::Any run_mla_prologue(Arguments& arguments) {
     params.q_pe = heads_view(q_pe);
   }
   read_cache(arguments, params);
-  params.kv_c_norm = read_head_norm(arguments, 1, params.kv_lora_rank);
+  params.kv_c_norm = read_head_norm(arguments, "norm", 1, params.kv_lora_rank);
   params.rope = read_rope(arguments, 1, params.num_tokens, RopeSources::of_prologues);
   if (const Array positions = arguments.optional_array("positions"); positions) {
     positions.require_rank(1, 1).require_size(0, params.num_tokens, "one for each token");

@@ -1,6 +1,8 @@
 // The functions that run no operation.
 #include <prologue/kernels/base/faults.h>
 
+#include <vector>
+
 #include "arguments.h"
 
 namespace prologue::python {
@@ -48,6 +50,16 @@ tvm::ffi::Any reinterpret(Arguments& arguments) {
 
 }  // namespace
 }  // namespace prologue::python
+
+// declare(name, items ..): see declare_layout.
+extern "C" TVM_FFI_DLL_EXPORT int __tvm_ffi_declare(void*, const TVMFFIAny* arguments, int32_t count, TVMFFIAny*) {
+  TVM_FFI_SAFE_CALL_BEGIN();
+  std::vector<std::string_view> texts;
+  for (int32_t i = 0; i < count; ++i) texts.push_back(prologue::python::text_of(arguments[i], "a name"));
+  if (texts.empty()) prologue::python::fail_type("declare needs a name");
+  prologue::python::declare_layout(texts[0], {texts.begin() + 1, texts.end()});
+  TVM_FFI_SAFE_CALL_END();
+}
 
 PROLOGUE_PYTHON_FUNCTION(get_num_threads, prologue::python::get_num_threads)
 PROLOGUE_PYTHON_FUNCTION(set_num_threads, prologue::python::change_num_threads)

@@ -73,21 +73,23 @@ void read_positions(Arguments& arguments, RotaryParams& params) {
 
 tvm::ffi::Any run_rotary(Arguments& arguments) {
   RotaryParams params;
-  params.num_tensors = arguments.integer("num_tensors");
+  params.num_tensors = arguments.num_groups("tensors");
   if (params.num_tensors < 1 || params.num_tensors > 4) {
     fail_value("rotary takes 1 to 4 tensors: there are ", params.num_tensors);
   }
-  static constexpr const char* kNames[] = {"x", "the second tensor", "the third tensor", "the fourth tensor"};
-  static constexpr const char* kOutNames[] = {"out", "the second out", "the third out", "the fourth out"};
+  static constexpr const char* kLabels[] = {"x", "the second tensor", "the third tensor", "the fourth tensor"};
+  static constexpr const char* kOutLabels[] = {"out", "the second out", "the third out", "the fourth out"};
   Array inputs[4], outputs[4];
   for (int64_t i = 0; i < params.num_tensors; ++i) {
-    inputs[i] = arguments.array(kNames[i]);
-    outputs[i] = arguments.optional_array(kOutNames[i]);
-    params.tensors[i].rotate = arguments.flag("rotate") ? 1 : 0;
+    Arguments tensor(arguments, "tensors", i);
+    inputs[i] = tensor.array("x", kLabels[i]);
+    outputs[i] = tensor.optional_array("out", kOutLabels[i]);
+    params.tensors[i].rotate = tensor.flag("rotate") ? 1 : 0;
+    tensor.require_all_read();
   }
   const Array& first = inputs[0];
   first.require_rank(3, 4);
-  const Axes axes = axes_of(arguments.none() ? (first.rank() == 4 ? "bshd" : "shd") : arguments.string("layout"));
+  const Axes axes = axes_of(arguments.given("layout") ? arguments.string("layout") : first.rank() == 4 ? "bshd" : "shd");
   const int rank = axes.b < 0 ? 3 : 4;
   params.tail = arguments.choice<RotaryTail>(
       "tail", {{"copy", RotaryTail::copy}, {"leave", RotaryTail::leave}, {"zero", RotaryTail::zero}});
