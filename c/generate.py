@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Writes the C interface from the public C++ headers:
 
-    c/prologue.h                 the header
-    c/functions.cpp              its functions
-    c/layout.inc                 what has to be equal in C and C++: sizes, offsets, values
-    examples/python/prologue.py  the same declarations for Python's ctypes
+    c/prologue.h          the header
+    c/functions.cpp       its functions
+    c/layout.inc          what has to be equal in C and C++: sizes, offsets, values
+    c/prologue_ctypes.py  the same declarations for Python's ctypes
 
     python3 c/generate.py            writes them
     python3 c/generate.py --check    fails if one of them is not what the headers say
@@ -761,15 +761,15 @@ def layout_text(api):
     return "\n".join(lines) + "\n"
 
 
-# ---- prologue.py
+# ---- prologue_ctypes.py
 
 PYTHON = '''\
 """The C interface of Prologue for Python's ctypes. Written by c/generate.py from the C++ headers; do not change it by hand.
 
-    import prologue
-    prologue.load("libprologue.so")
-    params = prologue.NormParams(num_tokens=2, width=64, dtype=prologue.DTYPE_F32, ...)   # other members: the defaults
-    prologue.norm(params, prologue.Execution(num_threads=2))                              # raises prologue.Error
+    import prologue_ctypes as pl
+    pl.load("libprologue.so")
+    params = pl.NormParams(num_tokens=2, width=64, dtype=pl.DTYPE_F32, ...)   # other members: the defaults
+    pl.norm(params, pl.Execution(num_threads=2))                              # raises pl.Error
 
 A function has the name of C's without prologue_. Structs are passed as they are. A pointer inside of a struct is an address (an int,
 or None): ctypes.addressof(array), or tensor.data_ptr(). Keep what it points to alive. What C returns through its last argument
@@ -811,7 +811,7 @@ def load(path):
 
 def _loaded():
     if _library is None:
-        raise RuntimeError("prologue: call load() with the path of libprologue.so first")
+        raise RuntimeError("prologue_ctypes: call load() with the path of libprologue.so first")
     return _library
 
 
@@ -910,7 +910,7 @@ def main():
         version = tuple(int(x) for x in re.search(r"project\(prologue VERSION (\d+)\.(\d+)\.(\d+)", file.read()).groups())
     api = Interface()
     outputs = {"c/prologue.h": header_text(api, version), "c/functions.cpp": functions_text(api), "c/layout.inc": layout_text(api),
-               "examples/python/prologue.py": python_text(api, version)}
+               "c/prologue_ctypes.py": python_text(api, version)}
     for path, text in outputs.items():
         path = os.path.join(ROOT, path)
         old = None

@@ -6,9 +6,11 @@ CPU. Plain Python computes the same from the formulas.
 """
 import ctypes
 import math
+import os
 import sys
 
-import prologue as pl
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "c"))  # where prologue_ctypes.py is
+import prologue_ctypes as pl  # noqa: E402
 
 TOKENS, Q_HEADS, KV_HEADS, HEAD_DIM, PAGES, PAGE_SIZE, MAX_POSITION = 5, 4, 2, 16, 8, 4, 64
 ROW = (Q_HEADS + 2 * KV_HEADS) * HEAD_DIM

@@ -1,4 +1,4 @@
-"""examples/python/prologue.py beside the library: the size of every struct, every function, defaults, every reserved word.
+"""c/prologue_ctypes.py beside the library: the size of every struct, every function, defaults, every reserved word.
 
     python3 tests/c/ctypes_test.py libprologue.so
 """
@@ -7,8 +7,8 @@ import inspect
 import os
 import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "examples", "python"))
-import prologue as pl  # noqa: E402
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "c"))
+import prologue_ctypes as pl  # noqa: E402
 
 
 def check(ok, what):

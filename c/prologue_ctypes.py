@@ -1,9 +1,9 @@
 """The C interface of Prologue for Python's ctypes. Written by c/generate.py from the C++ headers; do not change it by hand.
 
-    import prologue
-    prologue.load("libprologue.so")
-    params = prologue.NormParams(num_tokens=2, width=64, dtype=prologue.DTYPE_F32, ...)   # other members: the defaults
-    prologue.norm(params, prologue.Execution(num_threads=2))                              # raises prologue.Error
+    import prologue_ctypes as pl
+    pl.load("libprologue.so")
+    params = pl.NormParams(num_tokens=2, width=64, dtype=pl.DTYPE_F32, ...)   # other members: the defaults
+    pl.norm(params, pl.Execution(num_threads=2))                              # raises pl.Error
 
 A function has the name of C's without prologue_. Structs are passed as they are. A pointer inside of a struct is an address (an int,
 or None): ctypes.addressof(array), or tensor.data_ptr(). Keep what it points to alive. What C returns through its last argument
@@ -45,7 +45,7 @@ def load(path):
 
 def _loaded():
     if _library is None:
-        raise RuntimeError("prologue: call load() with the path of libprologue.so first")
+        raise RuntimeError("prologue_ctypes: call load() with the path of libprologue.so first")
     return _library
 
 
