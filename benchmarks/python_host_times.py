@@ -16,8 +16,8 @@ import time
 
 import torch
 
-import prologue
-from prologue.compat import flash_attn, flashinfer, liger, sglang, vllm
+import prologue_attention as prologue
+from prologue_attention.compat import flash_attn, flashinfer, liger, sglang, vllm
 
 TOKENS, Q_HEADS, KV_HEADS, HEAD_DIM, PAGES, PAGE_SIZE, MAX_POSITION = 4, 32, 8, 128, 8, 16, 4096
 

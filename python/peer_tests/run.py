@@ -1,4 +1,4 @@
-"""Runs the tests of other libraries against prologue.compat, and prints a table.
+"""Runs the tests of other libraries against prologue_attention.compat, and prints a table.
 
     python python/peer_tests/run.py FOLDER [PEER ..] [--cpu] [--jobs N] [--shards N] [--sample N [--first I]] [--json FILE]
 

@@ -3,10 +3,10 @@ counts), bool is no index, and a new result has no undefined element."""
 
 import numpy as np
 import oracle
-import prologue
+import prologue_attention as prologue
 import pytest
-from prologue import HeadNorm, PagedKv, PageTable, Rope, TokenPlaces
-from prologue.compat import flash_attn, flashinfer, kernels_rotary, liger, sglang, transformer_engine, vllm
+from prologue_attention import HeadNorm, PagedKv, PageTable, Rope, TokenPlaces
+from prologue_attention.compat import flash_attn, flashinfer, kernels_rotary, liger, sglang, transformer_engine, vllm
 
 Q_HEADS, KV_HEADS, DIM, PAGES, PAGE, HIDDEN, RANK = 4, 2, 16, 7, 3, 24, 32
 TABLE = oracle.table(40, DIM)

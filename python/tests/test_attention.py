@@ -1,8 +1,8 @@
 import numpy as np
 import oracle
-import prologue
+import prologue_attention as prologue
 import pytest
-from prologue import HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces
+from prologue_attention import HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces
 
 TOKENS, Q_HEADS, KV_HEADS, DIM, PAGES, PAGE = 7, 4, 2, 16, 6, 4
 

@@ -1,9 +1,9 @@
-"""The functions of prologue.compat, against their systems' definitions in NumPy float64 (oracle.py), for NumPy and torch."""
+"""The functions of prologue_attention.compat, against their systems' definitions in NumPy float64 (oracle.py), for NumPy and torch."""
 
 import numpy as np
 import oracle
 import pytest
-from prologue.compat import flash_attn, flashinfer, kernels_rotary, liger, sglang, transformer_engine, vllm
+from prologue_attention.compat import flash_attn, flashinfer, kernels_rotary, liger, sglang, transformer_engine, vllm
 
 FRAMEWORKS = ["numpy", "torch"]
 

@@ -4,9 +4,9 @@ import threading
 
 import numpy as np
 import oracle
-import prologue
+import prologue_attention as prologue
 import pytest
-from prologue import HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces
+from prologue_attention import HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces
 
 torch = pytest.importorskip("torch")
 if not (torch.cuda.is_available() and prologue.built_with_cuda()):
@@ -298,7 +298,7 @@ def test_jax():
     pytest.importorskip("jax_tvm_ffi")
     if jax.default_backend() != "gpu":
         pytest.skip("jax has no GPU")
-    import prologue.jax
+    import prologue_attention.jax
 
     x = make()["q"]
     got = jax.jit(lambda x: prologue.jax.rotary(x, rope=Rope(theta=10000.0, rotary_dim=64)))(jax.numpy.asarray(x.numpy()))

@@ -1,12 +1,12 @@
 import numpy as np
 import oracle
-import prologue
+import prologue_attention as prologue
 import pytest
-from prologue import HeadNorm, PagedKv, PageTable, Rope, TokenPlaces
+from prologue_attention import HeadNorm, PagedKv, PageTable, Rope, TokenPlaces
 
 jax = pytest.importorskip("jax")
 pytest.importorskip("jax_tvm_ffi")
-import prologue.jax  # noqa: E402
+import prologue_attention.jax  # noqa: E402
 
 
 def test_rotary_in_and_outside_of_jit(rng):
@@ -77,9 +77,9 @@ def test_rows_that_no_sequence_owns_become_zeros(jit):
 
 def test_errors(rng):
     x = jax.numpy.zeros((5, 2, 8))
-    with pytest.raises(TypeError, match="prologue.jax"):
+    with pytest.raises(TypeError, match="prologue_attention.jax"):
         prologue.rotary(x, rope=Rope(theta=10000.0, rotary_dim=8), inplace=True)
-    with pytest.raises(TypeError, match="prologue.jax"):
+    with pytest.raises(TypeError, match="prologue_attention.jax"):
         prologue.rotary(x, rope=Rope(theta=10000.0, rotary_dim=8))
     with pytest.raises(Exception, match="rotary_dim is 10"):
         jax.block_until_ready(prologue.jax.rotary(x, rope=Rope(theta=10000.0, rotary_dim=10)))

@@ -1,8 +1,8 @@
 import numpy as np
 import oracle
-import prologue
+import prologue_attention as prologue
 import pytest
-from prologue import HeadNorm, Rope
+from prologue_attention import HeadNorm, Rope
 
 TOKENS, HEADS, RANK, DIM, PAGES, PAGE = 9, 5, 512, 64, 3, 8
 ROPE = Rope("interleaved", cos_sin=oracle.table(40, DIM))

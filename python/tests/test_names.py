@@ -1,13 +1,15 @@
 """The arguments of the operations reach the extension under their names."""
 
 import inspect
+import re
 import typing
+from pathlib import Path
 
 import numpy as np
-import prologue
+import prologue_attention as prologue
 import pytest
-from prologue import HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces, _extension
-from prologue._arguments import GATHER_COS_SIN, OPERATIONS
+from prologue_attention import HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces, _extension
+from prologue_attention._arguments import GATHER_COS_SIN, OPERATIONS
 
 GROUPS = (HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces)
 
@@ -33,6 +35,12 @@ def passed(monkeypatch, name, *positional, **options):
     getattr(prologue, name)(*positional, **options)
     (arguments,) = calls
     return OPERATIONS[name].named(arguments)
+
+
+def test_the_module_has_the_name_of_the_distribution():
+    """PyPI has another distribution `prologue`, which installs the folder `prologue`."""
+    project = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+    assert prologue.__name__ == re.search(r'^name = "(.*)"$', project, re.M)[1].replace("-", "_") == "prologue_attention"
 
 
 @pytest.mark.parametrize("name", sorted(OPERATIONS))

@@ -1,8 +1,8 @@
 import numpy as np
 import oracle
-import prologue
+import prologue_attention as prologue
 import pytest
-from prologue import Rope
+from prologue_attention import Rope
 
 TOLERANCE = {np.float32: 2e-6, np.float16: 2e-3, np.float64: 1e-14}  # of values below 5: float16 is one rounding
 

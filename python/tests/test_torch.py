@@ -1,8 +1,8 @@
 import numpy as np
 import oracle
-import prologue
+import prologue_attention as prologue
 import pytest
-from prologue import HeadNorm, PagedKv, PageTable, Rope, TokenPlaces
+from prologue_attention import HeadNorm, PagedKv, PageTable, Rope, TokenPlaces
 
 torch = pytest.importorskip("torch")
 from torch.library import opcheck  # noqa: E402
@@ -108,7 +108,7 @@ def test_padding_has_no_gradient(layout):
 @pytest.mark.parametrize("positions", [False, True])
 def test_rows_that_no_sequence_owns_have_no_gradient(positions):
     """Gradients of rows behind cu_seqlens were uninitialised: TransformerEngine#3057."""
-    from prologue.compat import flash_attn, transformer_engine
+    from prologue_attention.compat import flash_attn, transformer_engine
 
     cos, sin = (part.contiguous() for part in torch.from_numpy(oracle.table(9, 8)).chunk(2, 1))
     cu = torch.tensor([0, 2, 3], dtype=torch.int32)
@@ -151,7 +151,7 @@ def test_no_gradients_where_there_are_none(step):
 
 def recorded(monkeypatch, call):
     """The operators that a call runs, with their arguments, when the dispatcher is used."""
-    import prologue.torch
+    import prologue_attention.torch
 
     for name in ("needed", "needed_without_gradients"):
         monkeypatch.setattr(prologue.torch._Dispatcher, name, staticmethod(lambda *x: True))

@@ -1,4 +1,4 @@
-"""prologue.transformers beside transformers' own attention: in every family of its text models, and on masks of every kind.
+"""prologue_attention.transformers beside transformers' own attention: in every family of its text models, and on masks of every kind.
 
 PROLOGUE_TEST_MODELS=all runs each family in all cases; otherwise most families run in three of them."""
 
@@ -9,7 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-import prologue.transformers  # noqa: E402
+import prologue_attention as prologue  # noqa: E402
+import prologue_attention.transformers  # noqa: E402
 import tiny_models  # noqa: E402
 from torch.nn.functional import scaled_dot_product_attention  # noqa: E402
 from transformers import CompileConfig  # noqa: E402

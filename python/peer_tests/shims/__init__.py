@@ -1,5 +1,5 @@
-"""What the peers' tests import, as fake modules over prologue.compat: only as much as those tests need. A shim has install(folder),
-SKIPPED (a regular expression for names of tests, and the reason why they are not run), and FIXTURES.
+"""What the peers' tests import, as fake modules over prologue_attention.compat: only as much as those tests need. A shim has
+install(folder), SKIPPED (a regular expression for names of tests, and the reason why they are not run), and FIXTURES.
 
 A test's reference is its own, or one of ours below in plain torch; never the function that is tested."""
 
@@ -24,7 +24,7 @@ def module(name: str, **members: Any) -> types.ModuleType:
 
 
 def functions(compat: types.ModuleType) -> dict:
-    """The public names of a module of prologue.compat."""
+    """The public names of a module of prologue_attention.compat."""
     return {name: value for name, value in vars(compat).items() if not name.startswith("_") and callable(value)}
 
 

@@ -24,7 +24,7 @@ def pad_input(x: Any, indices: Any, batch: int, seqlen: int) -> Any:
 
 
 def install(folder: str) -> None:
-    from prologue.compat import flash_attn
+    from prologue_attention.compat import flash_attn
 
     need_triton()
     module("flash_attn.bert_padding", unpad_input=unpad_input, pad_input=pad_input)

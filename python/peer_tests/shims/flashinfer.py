@@ -17,7 +17,7 @@ def compute_capability(device: Any) -> tuple:
 
 
 def install(folder: str) -> None:
-    from prologue.compat import flashinfer
+    from prologue_attention.compat import flashinfer
 
     names = functions(flashinfer)
     for name in ("flashinfer", "flashinfer.rope", "flashinfer.page"):

@@ -6,6 +6,6 @@ SKIPPED: list = []
 
 
 def install(folder: str) -> None:
-    from prologue.compat import kernels_rotary
+    from prologue_attention.compat import kernels_rotary
 
     module("rotary", **functions(kernels_rotary))

@@ -7,7 +7,7 @@ SKIPPED: list = []
 
 
 def install(folder: str) -> None:
-    from prologue.compat import flashinfer, sglang
+    from prologue_attention.compat import flashinfer, sglang
 
     need_triton()
     names = functions(sglang)

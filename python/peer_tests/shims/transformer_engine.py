@@ -14,7 +14,7 @@ SKIPPED = [
 
 
 def install(folder: str) -> None:
-    from prologue.compat import transformer_engine
+    from prologue_attention.compat import transformer_engine
 
     reference = Path(folder) / "transformer_engine" / "pytorch" / "attention" / "rope.py"
     if not reference.exists():

@@ -1,5 +1,5 @@
-"""vLLM: vllm._custom_ops and the registered operators torch.ops._C.* over prologue.compat.vllm; references of ours, in plain torch, for
-the modules that the tests compare with."""
+"""vLLM: vllm._custom_ops and the registered operators torch.ops._C.* over prologue_attention.compat.vllm; references of ours, in plain
+torch, for the modules that the tests compare with."""
 
 import contextlib
 import importlib
@@ -68,7 +68,7 @@ def register(compat: Any) -> None:
 
 def modules() -> dict:
     import torch
-    from prologue.compat import vllm
+    from prologue_attention.compat import vllm
 
     class RotaryEmbedding(torch.nn.Module):
         """vLLM's table in its dtype; forward_native is the reference, forward is ours."""
@@ -172,7 +172,7 @@ FIXTURES = {
 
 def install(folder: str) -> None:
     import torch
-    from prologue.compat import vllm
+    from prologue_attention.compat import vllm
 
     def set_random_seed(seed: int) -> None:
         random.seed(seed)

@@ -33,7 +33,7 @@ class Framework:
     """empty(like, shape, dtype): a new dense array beside `like`, for a call that writes every element of it; dtype None: that of `like`,
     "float32": that one. zeros(..): the same of zeros, for a call that may leave elements as they are: rows of padding, and those that no
     sequence owns. empty_like(like), zeros_like(like): of its shape and dtype. call(operation, arguments): calls the extension.
-    For prologue.compat: array(like, values, dtype): a list as an array; arange(like, n, dtype); cast(x, dtype); contiguous(x): x, or a
+    For compat: array(like, values, dtype): a list as an array; arange(like, n, dtype); cast(x, dtype); contiguous(x): x, or a
     copy of it; concatenate(a, b): along the last axis; join_halves(a, b): the array of which a and b are the halves along the last
     axis, without a copy, or None if they are not."""
 
@@ -163,7 +163,7 @@ class _CuPy(_NumPy):
 
 
 class _Jax(Framework):
-    READ_ONLY = "JAX arrays cannot be written: use the functions of prologue.jax"
+    READ_ONLY = "JAX arrays cannot be written: use the functions of prologue_attention.jax"
 
     def empty(self, like: Any, shape: tuple, dtype: Any = None) -> Any:
         raise TypeError(self.READ_ONLY)

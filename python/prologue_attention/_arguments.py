@@ -35,7 +35,7 @@ ROTARY_OPTIONS: Tuple[Item, ...] = (
     "str? layout", "str tail", _ROPE, "Tensor? positions", "int offset", "Tensor? offsets", "Tensor? cu_seqlens", "int? max_seqlen",
 )  # fmt: skip
 _ITEMS: Dict[str, Tuple[Item, ...]] = {
-    "rotary": (Group("tensors", RotaryTensor, ("out",)), *ROTARY_OPTIONS, *FAULTS),
+    "rotary": (Group("tensors", RotaryTensor), *ROTARY_OPTIONS, *FAULTS),
     "gather_cos_sin": ("Tensor cos_sin", "Tensor positions", "Tensor? pair_axis", "str past_table", "Tensor! out"),
     "attention_prologue": (
         "Tensor? q", "Tensor? k", "Tensor? v", "Tensor? q_rope", "Tensor? k_rope", "Tensor? qkv", "int? num_q_heads",

@@ -1,6 +1,6 @@
 """Attention for Hugging Face transformers:
 
-    import prologue.transformers
+    import prologue_attention.transformers
     model = AutoModelForCausalLM.from_pretrained(.., attn_implementation="prologue")
 
 Importing this module registers the name. The model's own cache is read where it is. For inference: there are no gradients and no dropout.
@@ -23,7 +23,7 @@ from transformers.utils import TransformersKwargs
 from . import PagedKv, PageTable, paged_attention
 
 if "q_length" not in inspect.signature(sdpa_mask).parameters:
-    raise ImportError(f"transformers is {transformers.__version__}: prologue.transformers needs a newer one, whose sdpa_mask has q_length")
+    raise ImportError(f"transformers is {transformers.__version__}: {__name__} needs a newer one, whose sdpa_mask has q_length")
 
 # Arguments of an attention function that do not change its result: the mask says what they say, or they are for others.
 _WITHOUT_EFFECT = {*TransformersKwargs.__annotations__, "sliding_window", "use_cache", "deterministic"} - {"output_attentions"}

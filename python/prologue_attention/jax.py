@@ -76,7 +76,7 @@ def rotary(
     cu_seqlens: Optional[Any] = None,
     max_seqlen: Optional[int] = None,
 ) -> Union[Any, Tuple[Any, ...]]:
-    """prologue.rotary into new arrays. On a GPU a rope with a table needs past_table "zero" or "identity"."""
+    """prologue_attention.rotary into new arrays. On a GPU a rope with a table needs past_table "zero" or "identity"."""
     new = jnp.zeros if leaves_elements(tail, positions, cu_seqlens) else jax.ShapeDtypeStruct
     outputs = [new(one.shape, one.dtype) for one in x]
     tensors = [value for one, out in zip(x, outputs) for value in RotaryTensor(x=one, out=out, rotate=True)]
@@ -104,7 +104,7 @@ def attention_prologue(
     q_scale: Optional[QueryScale] = None,
     rounding: str = "once",
 ) -> Tuple[Any, PagedKv]:
-    """prologue.attention_prologue. Returns q and the cache with K and V written. On a GPU a rope with a table needs past_table "zero"
+    """prologue_attention.attention_prologue. Returns q and the cache with K and V written. On a GPU a rope with a table needs past_table "zero"
     or "identity"."""
     q_out = (jnp.zeros if may_pad(places) else jax.ShapeDtypeStruct)(q.shape, q.dtype)
     arguments = ATTENTION_PROLOGUE.arguments(
@@ -135,7 +135,7 @@ def paged_attention(
     num_decode_seqs: int = 0,
     workspace_bytes: int = 0,
 ) -> Any:
-    """prologue.paged_attention. workspace_bytes: on a GPU, of the scratch memory."""
+    """prologue_attention.paged_attention. workspace_bytes: on a GPU, of the scratch memory."""
     v_dim = q.shape[2] if cache.v is None else cache.v.shape[3] * (2 if cache.v_type in ("int4", "uint4") else 1)
     out = jnp.zeros((q.shape[0], q.shape[1], v_dim), q.dtype)
     workspace = jax.ShapeDtypeStruct((workspace_bytes,), jnp.uint8) if workspace_bytes > 0 else None

@@ -1,4 +1,4 @@
-"""The operations as registered operators of torch: torch.ops.prologue.*. prologue.rotary and the others call them where something
+"""The operations as registered operators of torch: torch.ops.prologue.*. The functions of the package call them where something
 compiles or needs gradients; otherwise they call the extension directly, which takes a third of the time.
 
 Operators write into their arguments and return nothing, except for `rotary`, which returns new tensors and has gradients. Their fakes
