@@ -1,4 +1,6 @@
+#include <atomic>
 #include <new>
+#include <ostream>
 #include <sstream>
 
 #include <prologue/kernels/base/out_of_memory.h>
@@ -19,20 +21,35 @@ const char* status_code_name(StatusCode code) {
   return "unknown";
 }
 
+struct Status::Error {
+  StatusCode code;
+  std::string message;
+  std::atomic<int64_t> owners{1};
+};
+
 Status::Status(StatusCode code, std::string message) noexcept {
   *this = catch_out_of_memory([&] {
     Status status;
-    status.error_ = std::make_shared<const Error>(Error{code, std::move(message)});
+    status.error_ = new Error{code, std::move(message)};
     return status;
   });
 }
 
 Status Status::out_of_memory() noexcept {
-  static const Error error{StatusCode::resource_exhausted, "out of memory"};  // short enough for the string object itself
+  static Error error{StatusCode::resource_exhausted, "out of memory"};  // short enough for the string object itself
   Status status;
-  status.error_ = std::shared_ptr<const Error>(std::shared_ptr<const Error>(), &error);  // owns nothing
+  status.error_ = &error;  // which owns itself, too, and so is never deleted
+  status.share();
   return status;
 }
+
+void Status::share() noexcept { error_->owners.fetch_add(1, std::memory_order_relaxed); }
+
+void Status::release() noexcept {
+  if (error_->owners.fetch_sub(1, std::memory_order_acq_rel) == 1) delete error_;
+}
+
+StatusCode Status::code() const { return ok() ? StatusCode::ok : error_->code; }
 
 const std::string& Status::message() const {
   static const std::string empty;
@@ -41,15 +58,26 @@ const std::string& Status::message() const {
 
 namespace detail {
 
-std::string written(WriteText write, const void* parts) {
+void MessagePart::write(std::ostream& out) const {
+  switch (kind_) {
+    case Kind::character: out << character_; break;
+    case Kind::integer: out << integer_; break;
+    case Kind::natural: out << natural_; break;
+    case Kind::real: out << real_; break;
+    case Kind::text: out << text_; break;
+    case Kind::address: out << address_; break;
+  }
+}
+
+std::string written(const MessagePart* parts, size_t count) {
   std::ostringstream out;
-  write(out, parts);
+  for (size_t i = 0; i < count; ++i) parts[i].write(out);
   if (out.bad()) throw std::bad_alloc();  // a std::ostream hides the exceptions of its buffer
   return std::move(out).str();
 }
 
-Status written_status(StatusCode code, WriteText write, const void* parts) noexcept {
-  return catch_out_of_memory([&] { return Status(code, written(write, parts)); });
+Status written_status(StatusCode code, const MessagePart* parts, size_t count) noexcept {
+  return catch_out_of_memory([&] { return Status(code, written(parts, count)); });
 }
 
 }  // namespace detail

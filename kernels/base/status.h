@@ -6,10 +6,12 @@
 // std::bad_alloc through. catch_out_of_memory (out_of_memory.h) converts it to an error.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <ostream>
+#include <iosfwd>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -29,7 +31,7 @@ enum class StatusCode : int32_t {
 
 PROLOGUE_API const char* status_code_name(StatusCode code);
 
-// An empty Status is success; it costs one null pointer.
+// An empty Status is success; it costs one null pointer. Copies share the error.
 class [[nodiscard]] PROLOGUE_API Status {
  public:
   Status() = default;
@@ -38,35 +40,78 @@ class [[nodiscard]] PROLOGUE_API Status {
   // resource_exhausted, "out of memory". Allocates nothing.
   static Status out_of_memory() noexcept;
 
+  Status(const Status& other) noexcept : error_(other.error_) {
+    if (error_ != nullptr) share();
+  }
+  Status(Status&& other) noexcept : error_(std::exchange(other.error_, nullptr)) {}
+  Status& operator=(Status other) noexcept {
+    std::swap(error_, other.error_);
+    return *this;
+  }
+  ~Status() {
+    if (error_ != nullptr) release();
+  }
+
   bool ok() const { return error_ == nullptr; }
   explicit operator bool() const { return ok(); }
-  StatusCode code() const { return ok() ? StatusCode::ok : error_->code; }
+  StatusCode code() const;
   const std::string& message() const;
 
  private:
-  struct Error {
-    StatusCode code;
-    std::string message;
-  };
-  std::shared_ptr<const Error> error_;
+  struct Error;
+  void share() noexcept;
+  void release() noexcept;
+
+  Error* error_ = nullptr;
 };
 
 inline Status ok_status() { return {}; }
 
 namespace detail {
 
-using WriteText = void (*)(std::ostream& out, const void* parts);
-PROLOGUE_API std::string written(WriteText write, const void* parts);  // throws std::bad_alloc
-PROLOGUE_API Status written_status(StatusCode code, WriteText write, const void* parts) noexcept;
+// A part of a message: a number, a character, text or an address. Nearly every source makes messages, so what writes them is compiled
+// once, in status.cpp, and this header does without <ostream>.
+class MessagePart {
+ public:
+  template <class T>
+  MessagePart(const T& value) {  // NOLINT(google-explicit-constructor)
+    if constexpr (std::is_same_v<T, char>) {
+      kind_ = Kind::character;
+      character_ = value;
+    } else if constexpr (std::is_floating_point_v<T>) {
+      kind_ = Kind::real;
+      real_ = value;
+    } else if constexpr (std::is_unsigned_v<T>) {
+      kind_ = Kind::natural;
+      natural_ = value;
+    } else if constexpr (std::is_integral_v<T>) {
+      kind_ = Kind::integer;
+      integer_ = value;
+    } else if constexpr (std::is_convertible_v<const T&, std::string_view>) {
+      kind_ = Kind::text;
+      text_ = value;
+    } else {
+      kind_ = Kind::address;
+      address_ = value;
+    }
+  }
+  void write(std::ostream& out) const;
 
-// Calls use(write, parts), where write(out, parts) writes all of `values`. The code that may fail is compiled once, in
-// status.cpp.
-template <class Use, class... Values>
-auto with_writer(const Use& use, const Values&... values) {
-  const auto write_all = [&](std::ostream& out) { (out << ... << values); };
-  const auto write = [](std::ostream& out, const void* parts) { (*static_cast<decltype(&write_all)>(parts))(out); };
-  return use(write, &write_all);
-}
+ private:
+  enum class Kind { character, integer, natural, real, text, address };
+  Kind kind_;
+  union {
+    char character_;
+    int64_t integer_;
+    uint64_t natural_;
+    double real_;
+    std::string_view text_;
+    const void* address_;
+  };
+};
+
+PROLOGUE_API std::string written(const MessagePart* parts, size_t count);  // throws std::bad_alloc
+PROLOGUE_API Status written_status(StatusCode code, const MessagePart* parts, size_t count) noexcept;
 
 }  // namespace detail
 
@@ -93,16 +138,17 @@ class [[nodiscard]] Result {
   std::variant<T, Status> state_;
 };
 
-// str_cat("head_dim is ", 7, ": ...") without a format string.
+// str_cat("head_dim is ", 7, ": ...") without a format string: of numbers, characters, text and addresses.
 template <class... Parts>
 std::string str_cat(const Parts&... parts) {
-  return detail::with_writer(detail::written, parts...);
+  const detail::MessagePart all[] = {parts...};
+  return detail::written(all, sizeof...(parts));
 }
 
 template <class... Parts>
 Status error_status(StatusCode code, const Parts&... parts) {
-  const auto use = [code](detail::WriteText write, const void* all) { return detail::written_status(code, write, all); };
-  return detail::with_writer(use, parts...);
+  const detail::MessagePart all[] = {parts...};
+  return detail::written_status(code, all, sizeof...(parts));
 }
 
 template <class... Parts>
@@ -136,8 +182,8 @@ Status device_error(const Parts&... parts) {
 #define PROLOGUE_CONCAT(a, b) PROLOGUE_CONCAT_INNER(a, b)
 
 // Returns the error of `expression` (a Status) from the enclosing function; does nothing if it is ok.
-#define PROLOGUE_RETURN_IF_ERROR(expression)                          \
-  do {                                                                \
+#define PROLOGUE_RETURN_IF_ERROR(expression)                                                                 \
+  do {                                                                                                       \
     if (::prologue::Status prologue_status_ = (expression); !prologue_status_.ok()) return prologue_status_; \
   } while (false)
 
