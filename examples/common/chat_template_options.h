@@ -4,9 +4,11 @@
 #include <optional>
 #include <string>
 
-#include <CLI/CLI.hpp>
-
 #include <prologue/engine/tokenizer/chat.h>
+
+namespace CLI {
+class App;
+}
 
 namespace examples {
 
