@@ -5,10 +5,6 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__F16C__)
-#include <immintrin.h>
-#endif
-
 namespace prologue {
 
 // unset: not given. Where that has a meaning, the member's comment says so (a cache of unset type has that of its operation);
@@ -107,6 +103,17 @@ inline float bits_float(uint32_t bits) {
   std::memcpy(&x, &bits, sizeof x);
   return x;
 }
+#if defined(__F16C__)  // as in <immintrin.h>, which takes longer to read than the rest of this header and what it includes
+inline float f16c_to_float(uint16_t bits) {
+  using Halves [[gnu::vector_size(16)]] = short;
+  return __builtin_ia32_vcvtph2ps(Halves{static_cast<short>(bits)})[0];
+}
+inline uint16_t f16c_from_float(float x) {
+  using Floats [[gnu::vector_size(16)]] = float;
+  constexpr int kToNearestEven = 0;
+  return static_cast<uint16_t>(__builtin_ia32_vcvtps2ph(Floats{x}, kToNearestEven)[0]);
+}
+#endif
 }  // namespace detail
 
 struct BFloat16 {
@@ -128,7 +135,7 @@ struct Float16 {
 
 inline float to_float(Float16 x) {
 #if defined(__F16C__)
-  return _cvtsh_ss(x.bits);
+  return detail::f16c_to_float(x.bits);
 #else
   const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16;
   const uint32_t exponent = (x.bits >> 10) & 0x1fu;
@@ -142,7 +149,7 @@ inline float to_float(Float16 x) {
 
 inline Float16 to_float16(float x) {
 #if defined(__F16C__)
-  return {static_cast<uint16_t>(_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT))};
+  return {detail::f16c_from_float(x)};
 #else
   const uint32_t bits = detail::float_bits(x);
   const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);

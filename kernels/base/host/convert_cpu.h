@@ -7,6 +7,10 @@
 
 #include <prologue/kernels/base/dtype.h>
 
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
 namespace prologue::cpu {
 
 inline void widen8(const float* x, float* y) { std::memcpy(y, x, 8 * sizeof(float)); }
