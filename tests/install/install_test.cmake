@@ -170,11 +170,13 @@ if(MODE STREQUAL build_tree)
   check_headers(${prefix}/include)
   find_program(GXX g++)
   find_program(CLANGXX clang++)
-  foreach(compiler GXX CLANGXX)
-    if(${compiler})
-      build_foreign(${WORK}/${compiler} ${${compiler}} -DCMAKE_PREFIX_PATH=${prefix} -DPROLOGUE_HEADERS=${prefix}/include/prologue)
-    endif()
-  endforeach()
+  # Every header by itself with Clang; with the compiler of the build the target headers_alone has done it.
+  if(GXX)
+    build_foreign(${WORK}/GXX ${GXX} -DCMAKE_PREFIX_PATH=${prefix})
+  endif()
+  if(CLANGXX)
+    build_foreign(${WORK}/CLANGXX ${CLANGXX} -DCMAKE_PREFIX_PATH=${prefix} -DPROLOGUE_HEADERS=${prefix}/include/prologue)
+  endif()
 else()
   # Quick to compile; what is hidden does not depend on the optimiser.
   build_foreign(${WORK}/subdirectory ${CXX} -DPROLOGUE_SOURCE=${SOURCE} -DBUILD_SHARED_LIBS=ON -DPROLOGUE_CUDA=OFF
