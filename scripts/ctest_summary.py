@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Passes on what ctest prints, but for its list of tests that did not run: before the summary it says how many were skipped, and why.
 
-    ctest --output-junit FILE ... 2>&1 | scripts/ctest_summary.py FILE
+    ctest --output-junit FILE ... 2>&1 | scripts/ctest_summary.py FILE [OTHER]
+
+OTHER, if it exists, is what tests printed that are none of ctest's: it, too, is shown before the summary.
 
 The reasons are those that the tests gave: GoogleTest's "Skipped" with the line after it, or "skipped: REASON" of a Python test.
 """
 import collections
+import os
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -31,7 +34,7 @@ def overview(path):
 
 
 def main(arguments):
-    if len(arguments) != 1:
+    if len(arguments) not in (1, 2):
         sys.exit(__doc__)
     summary = []  # of ctest, from its first line on
     in_list = False
@@ -46,6 +49,9 @@ def main(arguments):
         elif not (in_list and line.startswith("\t")):
             in_list = False
             summary.append(line)
+    if len(arguments) == 2 and os.path.exists(arguments[1]):
+        with open(arguments[1], errors="replace") as other:
+            print(other.read(), flush=True)
     try:
         lines = overview(arguments[0])
     except (OSError, ElementTree.ParseError) as error:

@@ -42,13 +42,21 @@ need() {
   rm -f "$log"
 }
 
-need_build_tools() { need g++ cmake ninja-build pkg-config libpcre2-dev libutf8proc-dev nlohmann-json3-dev libcli11-dev libboost-dev libedit-dev; }
-need_test_tools() { need libgtest-dev python3; }
-need_fetch_tools() { need python3 python3-pip ca-certificates; }
+build_tools=(g++ cmake ninja-build pkg-config libpcre2-dev libutf8proc-dev nlohmann-json3-dev libcli11-dev libboost-dev libedit-dev)
+test_tools=(libgtest-dev python3)
+fetch_tools=(python3 python3-pip ca-certificates)
+need_build_tools() { need "${build_tools[@]}"; }
+need_test_tools() { need "${test_tools[@]}"; }
+need_fetch_tools() { need "${fetch_tools[@]}"; }
 # clang with libFuzzer, which some distributions have in a package of its own.
 need_fuzz_tools() {
   need clang
   compgen -G "$(clang -print-runtime-dir)/libclang_rt.fuzzer-*.a" >/dev/null || need "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
+}
+# All that the scripts of CI would ask for one after another.
+need_everything() {
+  need "${build_tools[@]}" "${test_tools[@]}" "${fetch_tools[@]}" python3-venv clang
+  need_fuzz_tools
 }
 
 # lock FILE: waits while another script holds it. The end of this one frees it.

@@ -237,6 +237,78 @@ class AllScripts(unittest.TestCase):
                 self.assertRegex(entry, r'(?s)==[^ ]+ .*--hash=sha256:[0-9a-f]{64}', name)
 
 
+class Ci(unittest.TestCase):
+    """`.ci/run`, with a scripts/test of these tests' own."""
+
+    def run_it(self, scripts_test, minutes=None):
+        tree = Tree(self)
+        shutil.copytree(os.path.join(ROOT, '.ci'), os.path.join(tree.root, '.ci'))
+        for script in ('fetch_model', 'openai_python', 'torch_python'):
+            tree.add_program(os.path.join(tree.root, 'scripts', script))
+        tree.add_program(os.path.join(tree.bin, 'clang'))
+        with open(os.path.join(tree.root, 'scripts/test'), 'w') as file:
+            file.write('#!/bin/sh\necho "runs $1"\n' + scripts_test)
+        if minutes is not None:
+            path = os.path.join(tree.root, '.ci/run')
+            with open(path) as file:
+                text = file.read()
+            with open(path, 'w') as file:
+                file.write(re.sub(r'^minutes=\d+', f'minutes={minutes}', text, flags=re.MULTILINE))
+        return tree.run('.ci/run')
+
+    def test_every_part_runs_and_says_how_long_it_took(self):
+        result = self.run_it('echo "the summary"')
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(re.findall(r'^runs.*', result.stdout, re.MULTILINE), ['runs --sanitize', 'runs --fuzz', 'runs --emulate', 'runs '])
+        self.assertTrue(result.stdout.endswith('the summary\n'), result.stdout)
+        for option in ('--sanitize', '--fuzz', '--emulate'):
+            self.assertRegex(result.stderr, rf'scripts/test {option} took \d+ s, and \d+ \+ \d+ s of CPU time')
+
+    def test_a_failure_ends_it(self):
+        result = self.run_it('[ "$1" != --fuzz ] || exit 3')
+        self.assertEqual(result.returncode, 3)
+        self.assertEqual(re.findall(r'^runs.*', result.stdout, re.MULTILINE), ['runs --sanitize', 'runs --fuzz'])
+
+    def test_what_has_not_ended_is_a_failure(self):
+        result = self.run_it('[ "$1" != --emulate ] || sleep 30', minutes=0)
+        self.assertNotEqual(result.returncode, 0)
+        self.assertEqual(result.stdout.splitlines()[-1], 'FAILED: scripts/test --emulate has not ended in the 0 minutes that CI has')
+
+
+class Test(unittest.TestCase):
+    """`scripts/test`, with a cmake and a ctest that only say that they were called."""
+
+    def run_it(self, *arguments, python='exit 0'):
+        tree = Tree(self)
+        for script in ('fetch_model', 'openai_python', 'torch_python'):
+            tree.add_program(os.path.join(tree.root, 'scripts', script))
+        for path, lines in (('scripts/test_python', 'echo 5 passed in Python\n' + python),
+                            (os.path.join(tree.bin, 'ctest'), 'echo "all: $PROLOGUE_TEST_ALL"\necho "100% tests passed, 0 tests failed out of 1"')):
+            tree.add_program(os.path.join(tree.root, path))
+            with open(os.path.join(tree.root, path), 'w') as file:
+                file.write('#!/bin/sh\n' + lines + '\n')
+        os.makedirs(os.path.join(tree.root, 'build/sanitize'))
+        return tree.run('scripts/test', *arguments)
+
+    def test_the_python_tests_stand_before_the_summary(self):
+        result = self.run_it()
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertRegex(result.stdout, r'(?s)all: \n5 passed in Python\n.*100% tests passed, 0 tests failed out of 1\n\Z')
+        self.assertRegex(result.stderr, r'The build took \d+ s')
+        self.assertNotIn('Python', self.run_it('--sanitize').stdout)
+
+    def test_a_failure_of_the_python_tests_is_one(self):
+        result = self.run_it(python='exit 1')
+        self.assertNotEqual(result.returncode, 0)
+        self.assertEqual(result.stdout.splitlines()[-1], 'FAILED: scripts/test_python')
+
+    def test_all_is_told_to_the_tests(self):
+        self.assertIn('all: 1\n', self.run_it('--all').stdout)
+        result = self.run_it('--al')
+        self.assertEqual(result.returncode, 2)
+        self.assertIn('unknown argument --al (known are --all,', result.stderr)
+
+
 class CtestSummary(unittest.TestCase):
     JUNIT = """<testsuite><testcase name="A.a" status="run"/>
       <testcase name="A.b" status="notrun"><skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/>
@@ -264,11 +336,11 @@ The following tests did not run:
 {end}"""
     FAILED = '\nThe following tests FAILED:\n\t  1 - A.a (Failed)\nErrors while running CTest\n'
 
-    def run_it(self, output, junit):
+    def run_it(self, output, junit, *others):
         with tempfile.NamedTemporaryFile('w', suffix='.xml') as file:
             file.write(junit)
             file.flush()
-            result = subprocess.run([sys.executable, os.path.join(ROOT, 'scripts/ctest_summary.py'), file.name], input=output,
+            result = subprocess.run([sys.executable, os.path.join(ROOT, 'scripts/ctest_summary.py'), file.name, *others], input=output,
                                     capture_output=True, text=True, check=True)
         return result.stdout
 
@@ -285,6 +357,15 @@ Skipped: 3 of 4 tests
 
 Total Test time (real) =   0.40 sec
 """)
+
+    def test_other_output_stands_before_the_summary(self):
+        output = self.CTEST.format(percent=100, failed=0, end='')
+        with tempfile.NamedTemporaryFile('w') as other:
+            other.write('7 passed in Python\n')
+            other.flush()
+            text = self.run_it(output, self.JUNIT, other.name)
+        self.assertIn('Passed 0.01 sec\n\n7 passed in Python\n\nSkipped: 3 of 4', text)
+        self.assertEqual(self.run_it(output, self.JUNIT, '/nowhere'), self.run_it(output, self.JUNIT))
 
     def test_failures_stay_at_the_end(self):
         output = self.run_it(self.CTEST.format(percent=75, failed=1, end=self.FAILED), self.JUNIT)
