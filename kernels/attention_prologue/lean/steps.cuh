@@ -60,6 +60,17 @@ struct LeanPlan {
   bool loads_scale;
 };
 
+// `features`: kFeatures, or with kAnySteps those that the call asks for. kNormsV: `normed` is set for V too, whose norm weights are then
+// loaded and not used: no load waits until the tensor is known.
+template <int kFeatures, bool kNormsV>
+__device__ inline void plan_steps(const LeanArgs& p, int features, bool is_v, const UnitPlace& place, LeanPlan& plan) {
+  constexpr bool kWithLayouts = (kFeatures & kLayouts) != 0;  // which have no norm
+  plan.biased = (features & kBias) != 0;
+  plan.normed = !kWithLayouts && (features & kNorm) != 0 && (kNormsV || !is_v);
+  plan.rotated = !is_v & (kWithLayouts ? place.pair >= 0 : p.layout.rotary_dim > 0);
+  plan.loads_scale = (kFeatures & kFourBits) != 0 || (features & kGivenScales) != 0;  // used or not: no load waits to know
+}
+
 // Constants of the heads that are computed at once.
 template <class T, int V, int kAtOnce>
 struct LeanConstants {

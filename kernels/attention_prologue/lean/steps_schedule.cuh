@@ -87,10 +87,7 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
                                           : (features & kComputedScales) != 0 &&
                                                 ((features & kGivenScales) == 0 || tensor.scale_from == ScaleFrom::computed);
   LeanPlan plan;
-  plan.biased = (features & kBias) != 0;
-  plan.normed = !kWithLayouts && (features & kNorm) != 0;
-  plan.rotated = !is_v & (kWithLayouts ? place.pair >= 0 : p.layout.rotary_dim > 0);
-  plan.loads_scale = kFromTensor || (features & kGivenScales) != 0;  // used or not: no load waits to know
+  plan_steps<kFeatures, true>(p, features, is_v, place, plan);
 
   Unit<T, V> data[kUnits];
   LeanConstants<T, V, kAtOnce> constants;
@@ -134,19 +131,8 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
                                                                 kWithLayouts ? p.layout.style : RopeStyle::neox);
     finish_head<T, V>(values, steps, lanes);
 
-    if ((kFeatures & (kComputedScales | kAnySteps | kFourBits)) != 0 ? uniform(quantised) : quantised) {
-      if ((kFeatures & kFourBits) != 0 && uniform(is_packed(tensor.store))) {
-        store.store_4_bits<V>(first, values, lanes, computes_scale, constants.scales);
-      } else {
-        store.store_8_bits<V>(first, values, lanes, computes_scale, constants.scales);
-      }
-    } else {
-#pragma unroll
-      for (int n = 0; n < kAtOnce; ++n) {
-        const bool changed = kCopiesV || plan.biased | plan.normed | plan.rotated;
-        store.store<kHintedStores, T, V>(first + n, changed ? narrow<T, V>(values[n]) : data[first + n]);
-      }
-    }
+    store_heads<kHintedStores, kFeatures>(store, first, values, data + first, plan, quantised, computes_scale, lanes,
+                                          constants.scales);
   }
   const bool records = (blockIdx.y | threadIdx.y | threadIdx.x) == 0;
   if (__builtin_expect((token.fault != FaultCode::none) & !token.padding & records, 0)) {

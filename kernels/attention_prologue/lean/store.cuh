@@ -117,4 +117,24 @@ struct LeanStore {
   }
 };
 
+// The finished heads of a thread from head `first` on, where the steps are known at compile time: in 8 or 4 bits, or as T. A head that no
+// step changes is stored as it was loaded.
+template <bool kEvictFirst, int kFeatures, class T, int V, int kAtOnce, class Lanes>
+__device__ inline void store_heads(const LeanStore& store, int first, const UnitValues<V> (&values)[kAtOnce],
+                                   const Unit<T, V>* loaded, const LeanPlan& plan, bool quantised, bool computes_scale,
+                                   const Lanes& lanes, const float (&given)[kAtOnce]) {
+  constexpr bool kWarpsDiffer = (kFeatures & (kComputedScales | kAnySteps | kFourBits)) != 0;  // in what they do for a head
+  if (kWarpsDiffer ? uniform(quantised) : quantised) {
+    if ((kFeatures & kFourBits) != 0 && uniform(is_packed(store.tensor.store))) {
+      store.store_4_bits<V>(first, values, lanes, computes_scale, given);
+    } else {
+      store.store_8_bits<V>(first, values, lanes, computes_scale, given);
+    }
+  } else {
+    const auto stored = [&](int n) { return plan.biased | plan.normed | plan.rotated ? narrow<T, V>(values[n]) : loaded[n]; };
+#pragma unroll
+    for (int n = 0; n < kAtOnce; ++n) store.store<kEvictFirst, T, V>(first + n, stored(n));
+  }
+}
+
 }  // namespace prologue::cuda

@@ -25,11 +25,7 @@ class TokenHead {
     head_ = head_of_row(p.tensors, row);
     unit_ = unit_of_lane<V, kFeatures>(unit, p.layout);
     if constexpr (!kDecidesSteps) {
-      const bool is_v = head_.tensor == 2;
-      plan_.biased = (kFeatures & kBias) != 0;
-      plan_.normed = (kFeatures & kNorm) != 0 && !is_v;
-      plan_.rotated = !is_v & ((kFeatures & kLayouts) != 0 ? unit_.place.pair >= 0 : p.layout.rotary_dim > 0);
-      plan_.loads_scale = (kFeatures & kGivenScales) != 0;
+      plan_steps<kFeatures, false>(p, kFeatures, head_.tensor == 2, unit_.place, plan_);
       load_constants(
           plan_, p.tensors[head_.tensor], p.layout.head_dim, unit_.place, [&](int) { return static_cast<uint32_t>(head_.head); },
           constants_);
@@ -73,11 +69,8 @@ class TokenHead {
                                                        (kFeatures & kLayouts) != 0 ? p.layout.style : RopeStyle::neox);
       finish_head<T, V>(values, steps, whole);
       const LeanStore store(tensor, unit_, head_, found_.token, token_);
-      if (plan_.loads_scale && tensor.store != DType::unset) {
-        store.store_8_bits<V>(0, values, whole, false, constants_.scales);
-      } else {
-        store.store<false, T, V>(0, plan_.biased | plan_.normed | plan_.rotated ? narrow<T, V>(values[0]) : data);
-      }
+      const bool quantised = plan_.loads_scale && tensor.store != DType::unset;
+      store_heads<false, kFeatures>(store, 0, values, &data, plan_, quantised, false, whole, constants_.scales);
     }
   }
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include <prologue/kernels/attention_prologue/lean/more_steps_schedule.cuh>
-#include <prologue/kernels/projection/tiles/product.cuh>
 #include <prologue/kernels/projection/finish/found_token.cuh>
+#include <prologue/kernels/projection/tiles/product.cuh>
 
 namespace prologue::cuda {
 
@@ -99,17 +99,6 @@ requires((kFeatures & kMoreSteps) != 0) __device__
   }
 }
 
-// What calls have whose steps are exactly those of kFeatures, which are few.
-template <int kFeatures>
-__device__ inline LeanPlan plan_of_tile(const MoreArgs& p, bool is_v, const UnitPlace& place) {
-  LeanPlan plan;
-  plan.biased = (kFeatures & kBias) != 0;
-  plan.normed = (kFeatures & kNorm) != 0 && !is_v;
-  plan.rotated = !is_v & ((kFeatures & kLayouts) != 0 ? place.pair >= 0 : p.layout.rotary_dim > 0);
-  plan.loads_scale = (kFeatures & kGivenScales) != 0;
-  return plan;
-}
-
 // The same for these calls. kAtOnce neighbouring heads of one tensor share a token's angles.
 template <class T, int kFeatures, int kAtOnce, class Shared>
 requires((kFeatures & kMoreSteps) == 0 && Shared::kColumns != kColumnsInParts) __device__
@@ -127,7 +116,8 @@ requires((kFeatures & kMoreSteps) == 0 && Shared::kColumns != kColumnsInParts) _
     const TensorHead heads = head_of_row(p.tensors, row);
     const LeanTensor& tensor = p.tensors[heads.tensor];
     const bool is_v = heads.tensor == 2;
-    const LeanPlan plan = plan_of_tile<kFeatures>(p, is_v, unit.place);
+    LeanPlan plan;
+    plan_steps<kFeatures, false>(p, kFeatures, is_v, unit.place, plan);
     LeanConstants<T, V, kAtOnce> constants;
     load_constants(
         plan, tensor, p.layout.head_dim, unit.place, [&](int n) { return static_cast<uint32_t>(heads.head + n); }, constants);
@@ -136,8 +126,7 @@ requires((kFeatures & kMoreSteps) == 0 && Shared::kColumns != kColumnsInParts) _
     const auto loaded_angles = [&] { return angles; };
     const LeanSteps<T, V, kAtOnce, decltype(loaded_angles)> steps(plan, tensor, data, constants, loaded_angles, is_v,
                                                                   kWithLayouts ? p.layout.style : RopeStyle::neox);
-    const bool in_8_bits = plan.loads_scale && tensor.store != DType::unset;
-    const bool changed = plan.biased | plan.normed | plan.rotated;
+    const bool quantised = plan.loads_scale && tensor.store != DType::unset;
     UnitAngles<V> next = angles_of_tile<V>(p, shared, share, heads.tensor, share.first, unit.place);
 #pragma unroll 1
     for (int i = share.first; i < share.rows; i += share.step) {
@@ -152,12 +141,7 @@ requires((kFeatures & kMoreSteps) == 0 && Shared::kColumns != kColumnsInParts) _
       UnitValues<V> values[kAtOnce];
       finish_head<T, V>(values, steps, lanes);
       const LeanStore store(tensor, unit, heads, token, static_cast<uint32_t>(tile.token + of_tile));
-      if (in_8_bits) {
-        store.store_8_bits<V>(0, values, lanes, false, constants.scales);
-        continue;
-      }
-#pragma unroll
-      for (int n = 0; n < kAtOnce; ++n) store.store<false, T, V>(n, changed ? narrow<T, V>(values[n]) : data[n]);
+      store_heads<false, kFeatures>(store, 0, values, data, plan, quantised, false, lanes, constants.scales);
     }
   }
 }
@@ -179,7 +163,7 @@ struct PartOfTile {
     in_tile = unit.place;
     const int first = number * a.columns_of_head - part * a.part_shift;
     in_tile.a += first, in_tile.b += first - a.second_shift;
-    plan = plan_of_tile<kFeatures>(p, head.tensor == 2, unit.place);
+    plan_steps<kFeatures, false>(p, kFeatures, head.tensor == 2, unit.place, plan);
     load_constants(
         plan, p.tensors[head.tensor], p.layout.head_dim, unit.place, [&](int) { return static_cast<uint32_t>(head.head); },
         constants);
@@ -223,12 +207,8 @@ requires((kFeatures & kMoreSteps) == 0 && Shared::kColumns == kColumnsInParts) _
         UnitValues<V> values[1];
         finish_head<T, V>(values, steps, lanes);
         const LeanStore store(tensor, part.unit, part.head, token, static_cast<uint32_t>(tile.token + of_tile));
-        if (part.plan.loads_scale && tensor.store != DType::unset) {
-          store.store_8_bits<V>(0, values, lanes, false, part.constants.scales);
-        } else {
-          store.store<false, T, V>(
-              0, part.plan.biased | part.plan.normed | part.plan.rotated ? narrow<T, V>(values[0]) : data[n][0]);
-        }
+        const bool quantised = part.plan.loads_scale && tensor.store != DType::unset;
+        store_heads<false, kFeatures>(store, 0, values, data[n], part.plan, quantised, false, lanes, part.constants.scales);
       }
     }
   }
