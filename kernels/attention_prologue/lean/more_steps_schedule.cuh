@@ -1,6 +1,6 @@
-// As lean/steps_schedule.cuh with one head a thread, for what fewer models need: other norms than the RMS norm before the rotation, norms
-// of partly rotated or interleaved heads, a bias of some of q, k and v, a scale of Q, k_out and v_out, the inverse rotation, rings,
-// and any mixture of these with the steps and caches there. All of it is decided at run time, once for all threads of a warp.
+// This schedule is lean/steps_schedule.cuh with one head a thread, for what fewer models need: other norms than the RMS norm before the
+// rotation, norms of partly rotated or interleaved heads, a bias of some of q, k and v, a scale of Q, k_out and v_out, the inverse rotation,
+// rings, and any mixture of these with the steps and caches there. All of it is decided at run time, once for all threads of a warp.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +41,8 @@ struct WeightUnit {
   }
 };
 
-// The steps of a head. `kEarly`: constants are on their way before the token is known; otherwise they are loaded where they are
-// used, which takes fewer registers.
+// The steps of a head. `kEarly`: the loads of constants are in flight before the token is known; otherwise constants are loaded where they
+// are used, which takes fewer registers.
 template <class T, int V, bool kEarly, bool kEvery, class Angles>
 struct MoreSteps : NoSteps<T, V> {
   static constexpr bool kHasEveryStep = kEvery;
@@ -124,11 +124,11 @@ struct MoreSteps : NoSteps<T, V> {
   __device__ float factor() const { return q_factor; }
   __device__ bool rounds() const { return rounds_steps; }
 
-  // Otherwise this unit is a copy.
+  // If no step changes this unit, it is stored as it was loaded.
   __device__ bool changes() const { return biased_head | normed | rotated | scaled | (kEvery && more.hadamard_block != 0); }
 };
 
-// The sums of the squares of all heads of a token, for a block that has all heads of q and k as rows from 0 and from k_begin on.
+// Returns the sum of the squares of all heads of a token, in a block that has all heads of q and k as rows from 0 and from k_begin on.
 template <class T, int V, class Steps, class Lanes>
 __device__ inline float sum_token(const MoreArgs& p, const Steps& steps, const Lanes& lanes, int tensor) {
   __shared__ float of_rows[kMaxLanes];
@@ -142,7 +142,7 @@ __device__ inline float sum_token(const MoreArgs& p, const Steps& steps, const L
   if (tensor == 2) return 0.0f;
   const float* of_heads = of_rows + (tensor == 1 ? p.k_begin : 0);
   const int heads = p.tensors[tensor].heads;
-  constexpr int kEach = 8;  // loads on their way at once
+  constexpr int kEach = 8;  // loads in flight at once
   float total = 0.0f;
 #pragma unroll 1
   for (int first = 0; first < heads; first += kEach) {
@@ -164,7 +164,7 @@ __device__ inline void choose_rotation(const MoreArgs& p, const LeanToken& token
   steps.rope_style = (kFeatures & kLayouts) != 0 ? p.layout.style : RopeStyle::neox;
 }
 
-// The factor of Q. `position()`: the token's, as a number.
+// Decides the factor of Q. `position()` returns the token's position as a number.
 template <class Steps, class Position>
 __device__ inline void choose_factor(const MoreArgs& p, int tensor, const Position& position, Steps& steps) {
   if (tensor != 0 || (p.q_scale.constant == 1.0f && p.q_scale.by_position == PositionScale::none)) return;
@@ -172,15 +172,15 @@ __device__ inline void choose_factor(const MoreArgs& p, int tensor, const Positi
   steps.q_factor = query_factor(p.q_scale, position());
 }
 
-// For the inverse rotation.
+// Negates the sines for the inverse rotation.
 template <int V>
-__device__ inline void turn_back(const MoreArgs& p, UnitAngles<V>& angles) {
+__device__ inline void invert_rotation(const MoreArgs& p, UnitAngles<V>& angles) {
   if (p.inverse == 0) return;
 #pragma unroll
   for (float& sin : angles.sin) sin = -sin;
 }
 
-// Where the token is, and what its position decides. The slot has been asked for.
+// Resolves the token's position, what that decides, and its slot, whose load must be in flight.
 template <class T, int V, bool kEarly, bool kEvery, class Angles, int kFeatures, bool kKeep>
 __device__ inline LeanToken resolve_token_of_head(const MoreArgs& p, PendingToken<kFeatures, V, kKeep>& pending, uint32_t t,
                                                   int lane_of_warp, int tensor, MoreSteps<T, V, kEarly, kEvery, Angles>& steps,
@@ -189,7 +189,7 @@ __device__ inline LeanToken resolve_token_of_head(const MoreArgs& p, PendingToke
   choose_rotation<kFeatures>(p, token, tensor, steps);
   if (steps.rotated) {
     angles = pending.angles(p, token, steps.place.pair);
-    turn_back(p, angles);
+    invert_rotation(p, angles);
   }
   choose_factor(
       p, tensor, [&] { return pending.position_value(p); }, steps);
@@ -197,7 +197,7 @@ __device__ inline LeanToken resolve_token_of_head(const MoreArgs& p, PendingToke
   return token;
 }
 
-// The finished values of a head, into the cache, q_out or q8_out, and k_out or v_out.
+// Stores the finished values of a head in the cache, q_out or q8_out, and in k_out or v_out.
 template <bool kHintedStores, class T, int V, bool kEarly, bool kEvery, class Angles, class Lanes>
 __device__ inline void store_head_of_token(const MoreArgs& p, const MoreSteps<T, V, kEarly, kEvery, Angles>& steps,
                                            const UnitValues<V> (&values)[1], const LaneUnit& unit, const TensorHead& heads,
@@ -238,7 +238,7 @@ constexpr Bounds more_bounds_of(int hints, int features) {
   return {64, (hints & kEvictFirstStores) != 0 ? 14 : 8};
 }
 
-// kEvictFirstStores: many tokens.
+// kEvictFirstStores stands for many tokens.
 template <class T, int V, int kHints, int kFeatures>
 __global__ void __launch_bounds__(more_bounds_of(kHints, kFeatures).threads, more_bounds_of(kHints, kFeatures).blocks)
     more_steps_prologue_kernel(const __grid_constant__ MoreArgs p) {

@@ -1,5 +1,5 @@
-// What the lean schedules with steps have in common: which heads a thread has, and the steps of steps/head_steps.cuh from constants that
-// were loaded early.
+// The lean schedules with steps have this in common: which heads a thread has, what is planned for them, and the steps of steps/head_steps.cuh
+// from constants that were loaded early.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace prologue::cuda {
 
-// Of a block, and blocks of an SM, as many as its registers leave room for: a spilt one costs more than another block brings.
+// The threads of a block, and the blocks of an SM: as many as registers leave room for, since a spilt register costs more than another block
+// brings.
 struct Bounds {
   int threads;
   int blocks;
@@ -21,10 +22,10 @@ constexpr bool padded(int features) {
   return (features & (kNorm | kComputedScales | kDerived | kAnySteps | kFourBits | kMoreSteps)) != 0;
 }
 
-// What is the same in all threads of a warp, told so to the compiler: shuffles behind it need not look who is there.
+// Tells the compiler that `same` is the same in all threads of a warp: shuffles after it need not find out which threads are there.
 __device__ inline bool uniform(bool same) { return __any_sync(kWholeWarp, same) != 0; }
 
-// Where the unit of a lane is. Idle lanes do what lane 0 does, but store nothing: a load that waits for a comparison comes late.
+// The unit of a lane. Idle lanes do what lane 0 does, but store nothing: a load that waits for a comparison comes late.
 struct LaneUnit {
   UnitPlace place;
   bool inside;
@@ -42,8 +43,8 @@ __device__ inline LaneUnit unit_of_lane(int lane, const HeadLayout& layout) {
   }
 }
 
-// The first head of a thread, which has kUnits neighbours of one tensor. Rows past the last head read the last. `kMixed`: a block
-// works on several tensors, as it does where a thread has several heads.
+// Returns the first head of a thread, which has kUnits neighbouring heads of one tensor. Rows past the last head read the last. `kMixed`: a
+// block works on several tensors, as it does where a thread has several heads.
 template <int kUnits, bool kMixed = (kUnits > 1)>
 __device__ inline TensorHead heads_of(const LeanArgs& p, uint32_t block, uint32_t row, uint32_t rows) {
   const uint32_t index = kMixed ? block * rows + row : block;
@@ -60,8 +61,8 @@ struct LeanPlan {
   bool loads_scale;
 };
 
-// `features`: kFeatures, or with kAnySteps those that the call asks for. kNormsV: `normed` is set for V too, whose norm weights are then
-// loaded and not used: no load waits until the tensor is known.
+// Plans the steps of a unit. `features`: kFeatures, or with kAnySteps those that the call asks for. kNormsV: `normed` is set for V too, whose
+// norm weights are then loaded and not used: no load waits until the tensor is known.
 template <int kFeatures, bool kNormsV>
 __device__ inline void plan_steps(const LeanArgs& p, int features, bool is_v, const UnitPlace& place, LeanPlan& plan) {
   constexpr bool kWithLayouts = (kFeatures & kLayouts) != 0;  // which have no norm
@@ -71,14 +72,14 @@ __device__ inline void plan_steps(const LeanArgs& p, int features, bool is_v, co
   plan.loads_scale = (kFeatures & kFourBits) != 0 || (features & kGivenScales) != 0;  // used or not: no load waits to know
 }
 
-// Constants of the heads that are computed at once.
+// The constants of the heads that are computed at once.
 template <class T, int V, int kAtOnce>
 struct LeanConstants {
   Unit<T, V> bias[kAtOnce], weight;
   float scales[kAtOnce];
 };
 
-// `head(n)`: the number of head n of them.
+// Loads what the plan needs. `head(n)` returns the number of head n of those at once.
 template <class T, int V, int kAtOnce, class Head>
 __device__ inline void load_constants(const LeanPlan& plan, const LeanTensor& tensor, int head_dim, const UnitPlace& place,
                                       const Head& head, LeanConstants<T, V, kAtOnce>& constants) {
@@ -91,7 +92,7 @@ __device__ inline void load_constants(const LeanPlan& plan, const LeanTensor& te
   }
 }
 
-// The steps of those heads, from their unconverted data. `Angles` loads cos and sin when it is asked for them.
+// The steps of those heads, from their unconverted data. Calling `Angles` loads cos and sin.
 template <class T, int V, int kAtOnce, class Angles>
 struct LeanSteps : NoSteps<T, V> {
   const LeanPlan& plan;

@@ -18,7 +18,7 @@
 
 namespace prologue::cuda {
 
-// The heads of a thread that are computed at once: sharing the work of the lanes pays for the registers.
+// How many heads of a thread are computed at once: what its lanes do together, they then do once, which pays for the registers.
 constexpr int heads_at_once(int units, int features) {
   return (features & (kNorm | kComputedScales | kAnySteps | kFourBits)) != 0 ? units : 1;
 }
@@ -31,8 +31,8 @@ constexpr Bounds bounds_of(int vector, int units, int hints, int features) {
 }
 
 // With few tokens the order in which loads start decides, and the assembler's choice of what waits for what: measured for each
-// instance (docs/tuning/prologue.md). Constants that are indexed by the tensor are the slowest of all, so indices had better be on their
-// way before them.
+// instance (docs/tuning/prologue.md). Constants that are indexed by the tensor are the slowest of all, so the loads of indices had better be in
+// flight before them.
 enum class LoadOrder {
   slot_last,      // position, data, slot
   slot_first,     // position, slot, data
@@ -97,8 +97,8 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
   for (int n = 0; n < kUnits; ++n) data[n] = load_unit<kHintedLoads, T, V>(in + existing(n) * tensor.in_head, place);
   if (kUnits == 1) load_constants(plan, tensor, p.layout.head_dim, place, existing, constants);
 
-  // Everything is on its way before the first wait: a barrier keeps the assembler from moving loads behind it, and the branch
-  // that records what is wrong with an index keeps it from waiting before them.
+  // All loads are in flight before the first wait: a barrier keeps the assembler from moving loads after it, and the branch that records what
+  // is wrong with an index keeps it from waiting before them.
   __syncwarp();
   if (kUnits == 1 && kOrder == LoadOrder::slot_last) pending.ask_slot(p, t);
   LeanToken token = pending.resolve_position(p, t, static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x) % 32);
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
       for (int n = 0; n < kAtOnce; ++n) store.store<kHintedStores, T, V>(first + n, data[first + n]);
       continue;
     }
-    // Where there are many tokens they come out of the L1, and registers are dearer than waiting.
+    // With many tokens the constants come out of the L1, and registers are dearer than waiting.
     if (kUnits > 1) {
       load_constants(
           plan, tensor, p.layout.head_dim, place, [&](int n) { return existing(first + n); }, constants);
@@ -131,8 +131,12 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
                                                                 kWithLayouts ? p.layout.style : RopeStyle::neox);
     finish_head<T, V>(values, steps, lanes);
 
-    store_heads<kHintedStores, kFeatures>(store, first, values, data + first, plan, quantised, computes_scale, lanes,
-                                          constants.scales);
+    if (store_quantised<kFeatures>(store, first, values, quantised, computes_scale, lanes, constants.scales)) continue;
+#pragma unroll
+    for (int n = 0; n < kAtOnce; ++n) {
+      const bool changed = kCopiesV || plan.biased | plan.normed | plan.rotated;
+      store.store<kHintedStores, T, V>(first + n, changed ? narrow<T, V>(values[n]) : data[first + n]);
+    }
   }
   const bool records = (blockIdx.y | threadIdx.y | threadIdx.x) == 0;
   if (__builtin_expect((token.fault != FaultCode::none) & !token.padding & records, 0)) {

@@ -1,4 +1,5 @@
-// How the lean schedules with steps store a head: as it is, or in 8 or 4 bits with a scale that is given or computed.
+// This is how the lean schedules with steps, and the kernels of projections with heads, store a head: as it is, or in 8 or 4 bits with a scale
+// that is given or computed.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,7 @@
 
 namespace prologue::cuda {
 
-// What a thread stores: its unit of the heads of one tensor, in the token's row of q or in its slot of the cache.
+// A thread stores its unit of the heads of one tensor in the token's row of q or in its slot of the cache.
 struct LeanStore {
   const LeanTensor& tensor;
   const UnitPlace& place;
@@ -34,7 +35,7 @@ struct LeanStore {
   __device__ bool stores(int n) const { return writes & (first_head + n < tensor.heads); }
   __device__ char* row(int n) const { return out + static_cast<uint32_t>(first_head + n) * tensor.out_head; }
 
-  // `kEvictFirst`: for q.
+  // `kEvictFirst` applies to q only.
   template <bool kEvictFirst, class T, int V>
   __device__ void store(int n, Unit<T, V> unit) const {
     if (zero) unit = {};
@@ -46,7 +47,7 @@ struct LeanStore {
     }
   }
 
-  // The scales of kAtOnce heads from head `first` on: `given`, computed in 8 or 4 bits, or 1.
+  // Finds the scales of kAtOnce heads from head `first` on: `given`, computed in 8 or 4 bits, or 1.
   template <int V, int kAtOnce, class Lanes>
   __device__ void find_scales(int first, const UnitValues<V> (&values)[kAtOnce], const Lanes& lanes, bool computes,
                               const float (&given)[kAtOnce], HeadScale (&scales)[kAtOnce]) const {
@@ -68,7 +69,7 @@ struct LeanStore {
     for (HeadScale& scale : scales) scale.reciprocal = zero ? 0.0f : scale.reciprocal;
   }
 
-  // kAtOnce heads from head `first` on, in 8 bits.
+  // Stores kAtOnce heads from head `first` on in 8 bits.
   template <int V, int kAtOnce, class Lanes>
   __device__ void store_8_bits(int first, const UnitValues<V> (&values)[kAtOnce], const Lanes& lanes, bool computes,
                                const float (&given)[kAtOnce]) const {
@@ -81,7 +82,7 @@ struct LeanStore {
     }
   }
 
-  // In 4 bits.
+  // Stores them in 4 bits.
   template <int V, int kAtOnce, class Lanes>
   __device__ void store_4_bits(int first, const UnitValues<V> (&values)[kAtOnce], const Lanes& lanes, bool computes,
                                const float (&given)[kAtOnce]) const {
@@ -117,24 +118,19 @@ struct LeanStore {
   }
 };
 
-// The finished heads of a thread from head `first` on, where the steps are known at compile time: in 8 or 4 bits, or as T. A head that no
-// step changes is stored as it was loaded.
-template <bool kEvictFirst, int kFeatures, class T, int V, int kAtOnce, class Lanes>
-__device__ inline void store_heads(const LeanStore& store, int first, const UnitValues<V> (&values)[kAtOnce],
-                                   const Unit<T, V>* loaded, const LeanPlan& plan, bool quantised, bool computes_scale,
-                                   const Lanes& lanes, const float (&given)[kAtOnce]) {
-  constexpr bool kWarpsDiffer = (kFeatures & (kComputedScales | kAnySteps | kFourBits)) != 0;  // in what they do for a head
-  if (kWarpsDiffer ? uniform(quantised) : quantised) {
-    if ((kFeatures & kFourBits) != 0 && uniform(is_packed(store.tensor.store))) {
-      store.store_4_bits<V>(first, values, lanes, computes_scale, given);
-    } else {
-      store.store_8_bits<V>(first, values, lanes, computes_scale, given);
-    }
+// Stores the finished heads of a thread from head `first` on in 8 or 4 bits, if they are quantised; otherwise nothing, and LeanStore::store()
+// has to. For instances whose steps are known at compile time, of which only those with these features may decide differently in other warps.
+template <int kFeatures, int V, int kAtOnce, class Lanes>
+__device__ inline bool store_quantised(const LeanStore& store, int first, const UnitValues<V> (&values)[kAtOnce], bool quantised,
+                                       bool computes_scale, const Lanes& lanes, const float (&given)[kAtOnce]) {
+  constexpr bool kWarpDecides = (kFeatures & (kComputedScales | kAnySteps | kFourBits)) != 0;
+  if (!(kWarpDecides ? uniform(quantised) : quantised)) return false;
+  if ((kFeatures & kFourBits) != 0 && uniform(is_packed(store.tensor.store))) {
+    store.store_4_bits<V>(first, values, lanes, computes_scale, given);
   } else {
-    const auto stored = [&](int n) { return plan.biased | plan.normed | plan.rotated ? narrow<T, V>(values[n]) : loaded[n]; };
-#pragma unroll
-    for (int n = 0; n < kAtOnce; ++n) store.store<kEvictFirst, T, V>(first + n, stored(n));
+    store.store_8_bits<V>(first, values, lanes, computes_scale, given);
   }
+  return true;
 }
 
 }  // namespace prologue::cuda
