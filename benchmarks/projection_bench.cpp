@@ -21,9 +21,9 @@ namespace {
 constexpr int64_t kTokens[] = {1, 2, 4, 8, 16, 32, 64};
 constexpr int64_t kPageSize = 16, kMaxPosition = 8192;
 
-enum class Way { one, one_overlapping, several };
-constexpr std::pair<Way, const char*> kWays[] = {
-    {Way::several, "several kernels"}, {Way::one, "one kernel"}, {Way::one_overlapping, "one kernel, overlapping"}};
+enum class Kernels { one, one_overlapping, several };
+constexpr std::pair<Kernels, const char*> kKinds[] = {
+    {Kernels::several, "several kernels"}, {Kernels::one, "one kernel"}, {Kernels::one_overlapping, "one kernel, overlapping"}};
 
 // ---- the projection of q, k and v -------------------------------------------------------------------------------------------
 
@@ -176,8 +176,11 @@ Problem make_problem(const Linear& l, int64_t num_tokens, bench::Setup& setup, i
   return problem;
 }
 
-Status run_one(const QkvPrologueParams& p, const Execution& execution) { return cuda::qkv_prologue(p, execution); }
-Status run_one(const ProjectionParams& p, const Execution& execution) { return cuda::projection(p, execution); }
+Status run_one(const std::optional<cuda::Launch>& chosen, const Execution& execution) {
+  return chosen ? cuda::launch(*chosen, execution) : unsupported("no single kernel does this");
+}
+Status run_one(const QkvPrologueParams& p, const Execution& execution) { return run_one(choose(p), execution); }
+Status run_one(const ProjectionParams& p, const Execution& execution) { return run_one(cuda::choose(p), execution); }
 
 // Whether one kernel does it.
 template <class Of>
@@ -192,18 +195,18 @@ template <class Of>
 void run(bench::Bench& bench, const std::string& name, const Of& of, int64_t num_tokens, GemmContext& context) {
   if (!bench.may_run(name)) return;
   const bool one = is_one(bench, of, num_tokens);
-  for (const auto& [way, label] : kWays) {
-    if (way != Way::several && !one) continue;
-    bench.run(name + label, [&, kind = way](bench::Setup& setup) {
+  for (const auto& [which, label] : kKinds) {
+    if (which != Kernels::several && !one) continue;
+    bench.run(name + label, [&, kind = which](bench::Setup& setup) {
       const auto problem = make_problem(of, num_tokens, setup);
       auto p = problem.params;
-      p.overlaps = kind == Way::one_overlapping;
+      p.overlaps = kind == Kernels::one_overlapping;
       return bench::Case{problem.bytes,
                          [=, &context, weights = problem.weights](const Execution& execution, int64_t rotation) mutable {
                            p.weight = weights[static_cast<size_t>(rotation)];
-                           return kind == Way::several ? run_separately(p, context, execution) : run_one(p, execution);
+                           return kind == Kernels::several ? run_separately(p, context, execution) : run_one(p, execution);
                          },
-                         0.0, kind == Way::several ? std::string() : name + kWays[0].second};
+                         0.0, kind == Kernels::several ? std::string() : name + kKinds[0].second};
     });
   }
 }
@@ -264,8 +267,8 @@ void run_layers(bench::Bench& bench, const std::string& model, Heads heads, cons
   constexpr int64_t kLayers = 32;
   const std::string name =
       str_cat("layer of ", model, length > 0 ? str_cat(", ", length, " tokens of context") : "", " T=", num_tokens, ": ");
-  for (const auto& [way, label] : kWays) {
-    bench.run(name + label, [&, kind = way](bench::Setup& setup) {
+  for (const auto& [which, label] : kKinds) {
+    bench.run(name + label, [&, kind = which](bench::Setup& setup) {
       auto qkv = make_problem(heads, num_tokens, setup, kLayers);
       std::vector<Problem> others;
       for (int i = 0; i < 3; ++i) others.push_back(make_problem(linears[i], num_tokens, setup, kLayers));
@@ -284,8 +287,8 @@ void run_layers(bench::Bench& bench, const std::string& model, Heads heads, cons
                            const auto run = [&](auto& problem, bool may_overlap = true) {
                              auto& p = problem.params;
                              p.weight = problem.weights[layer];
-                             p.overlaps = may_overlap && kind == Way::one_overlapping;
-                             if (kind != Way::several) {
+                             p.overlaps = may_overlap && kind == Kernels::one_overlapping;
+                             if (kind != Kernels::several) {
                                Status status = run_one(p, execution);
                                if (status.code() != StatusCode::unsupported) return status;
                              }
@@ -295,7 +298,7 @@ void run_layers(bench::Bench& bench, const std::string& model, Heads heads, cons
                            if (length > 0) {
                              attention.params.kv.k.data = attention.k[layer];
                              attention.params.kv.v.data = attention.v[layer];
-                             const bool apart = is_large && num_tokens == 1 && kind == Way::one_overlapping;
+                             const bool apart = is_large && num_tokens == 1 && kind == Kernels::one_overlapping;
                              attention.params.early_signal = apart && waits_with_its_weights(output.n, output.k);
                              attention.params.late_signal = apart && !attention.params.early_signal;
                              PROLOGUE_RETURN_IF_ERROR(paged_attention(attention.params, execution));
@@ -304,7 +307,7 @@ void run_layers(bench::Bench& bench, const std::string& model, Heads heads, cons
                            PROLOGUE_RETURN_IF_ERROR(run(others[1]));
                            return run(others[2]);
                          },
-                         0.0, kind == Way::several ? std::string() : name + kWays[0].second};
+                         0.0, kind == Kernels::several ? std::string() : name + kKinds[0].second};
     });
   }
 }
@@ -312,10 +315,13 @@ void run_layers(bench::Bench& bench, const std::string& model, Heads heads, cons
 constexpr int64_t kPromptTokens[] = {128, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192};
 
 #ifdef PROLOGUE_HAS_CUDA
+// Of every way.
 template <class Params>
 auto every_instance_of(const Params& p) {
-  auto list = cuda::vector_instances_of(p);
-  for (auto& instance : cuda::instances_of(p)) list.push_back(std::move(instance));
+  std::vector<cuda::KernelInstance<Params>> list;
+  for (const std::string& way : cuda::projection_ways()) {
+    for (auto& instance : cuda::instances_of(way, p)) list.push_back(std::move(instance));
+  }
   return list;
 }
 
@@ -392,12 +398,13 @@ void run_prompt(bench::Bench& bench, const Heads& h, int64_t num_tokens, GemmCon
   std::vector<std::string> names;
   {
     bench::Setup setup(bench.execution(), 0, 1);
-    for (const auto& instance : cuda::gemm_instances_of(make_prompt(h, num_tokens, setup).params)) names.push_back(instance.name);
+    for (const auto& instance : cuda::instances_of("tiles", make_prompt(h, num_tokens, setup).params))
+      names.push_back(instance.name);
   }
   for (size_t i = 0; i < names.size(); ++i) {
     run(names[i], [i](QkvPrologueParams p, const Execution& execution) {
       p.overlaps = true;
-      return cuda::gemm_instances_of(p)[i].launch(p, execution.stream);
+      return cuda::instances_of("tiles", p)[i].launch(p, execution.stream);
     });
   }
 }

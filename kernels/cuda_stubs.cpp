@@ -67,13 +67,10 @@ Status paged_attention(const PagedAttentionParams&, const Execution&) { return c
 int64_t paged_attention_workspace_bytes(const PagedAttentionParams&) { return 0; }
 
 int64_t most_tokens_of_one_projection() { return 0; }
-bool projection_is_one_kernel(const ProjectionParams&) { return false; }
-Status projection(const ProjectionParams&, const Execution&) { return cuda_not_built("projection"); }
-bool qkv_prologue_is_one_kernel(const QkvPrologueParams&) { return false; }
-Status qkv_prologue(const QkvPrologueParams&, const Execution&) { return cuda_not_built("qkv_prologue"); }
+std::optional<Launch> choose(const ProjectionParams&) { return {}; }
+Status launch(const Launch&, const Execution&) { return cuda_not_built("projection"); }
 bool has_qkv_gemm() { return false; }
-bool qkv_gemm_is_one_kernel(const QkvPrologueParams&) { return false; }
-Status qkv_gemm(const QkvPrologueParams&, const Execution&) { return cuda_not_built("qkv_gemm"); }
+std::optional<Launch> choose(const QkvPrologueParams&, const QkvPrologueParams&) { return {}; }
 
 Status rotary(const RotaryParams&, const RotaryFrequencies&, const Execution&) { return cuda_not_built("rotary"); }
 

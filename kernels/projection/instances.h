@@ -1,7 +1,8 @@
-// The instances of the one kernel, for tests. Internal; only in builds with CUDA. Listing them needs no GPU.
+// The instances of each way (way.h), for tests. Internal; only in builds with CUDA. Listing them needs no GPU.
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <prologue/kernels/base/host/instances.h>
@@ -9,17 +10,14 @@
 
 namespace prologue::cuda {
 
-// All instances that can run the call, which must be valid, with every number of blocks in a cluster or some numbers of rows for a block.
-// projection() uses one of them, or another number of rows.
-PROLOGUE_API std::vector<KernelInstance<ProjectionParams>> instances_of(const ProjectionParams& params);
+// Returns the names in the order in which the ways are asked. Launch::way is one of them.
+PROLOGUE_API std::vector<std::string> projection_ways();
 
-// The same for the kernel of one token, with every number of rows of a warp and of warps that share a row.
-PROLOGUE_API std::vector<KernelInstance<ProjectionParams>> vector_instances_of(const ProjectionParams& params);
+// The names of all instances of a way for a type.
+PROLOGUE_API std::vector<std::string> projection_instances(std::string_view way, DType dtype);
 
-// Whether projection() chooses one kernel for the call.
-PROLOGUE_API bool chooses_one_kernel(const ProjectionParams& params);
-
-// The names of all instances for a type, without the number of blocks or of rows.
-PROLOGUE_API std::vector<std::string> projection_instances(DType dtype);
+// All instances of a way that can run the call, which must be valid, with every division of the work, or some numbers of rows for a block.
+// Behind the last comma of its name is how an instance divides the work. projection() uses one of them, or another number of rows.
+PROLOGUE_API std::vector<KernelInstance<ProjectionParams>> instances_of(std::string_view way, const ProjectionParams& params);
 
 }  // namespace prologue::cuda

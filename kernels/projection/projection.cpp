@@ -144,10 +144,26 @@ Status run_separately(const ProjectionParams& params, GemmContext& context, cons
   return params.adds != 0 ? run_validated(calls.add, execution) : Status();
 }
 
+namespace {
+
+Status run_chosen(const ProjectionParams& params, const std::optional<cuda::Launch>& chosen, GemmContext& context,
+                  const Execution& execution) {
+  return chosen ? cuda::launch(*chosen, execution) : run_separately(params, context, execution);
+}
+
+}  // namespace
+
 Status run_validated(const ProjectionParams& params, GemmContext& context, const Execution& execution) {
   if (params.num_tokens == 0) return {};
-  if (execution.device == Device::cuda && cuda::projection_is_one_kernel(params)) return cuda::projection(params, execution);
-  return run_separately(params, context, execution);
+  if (execution.device == Device::cpu) return run_separately(params, context, execution);
+  return run_chosen(params, cuda::choose(params), context, execution);
+}
+
+Status run_validated(const ProjectionParams& params, KeptLaunch<ProjectionParams>& kept, GemmContext& context,
+                     const Execution& execution) {
+  if (params.num_tokens == 0) return {};
+  if (execution.device == Device::cpu) return run_separately(params, context, execution);
+  return run_chosen(params, kept.of(params, [](const ProjectionParams& p) { return cuda::choose(p); }), context, execution);
 }
 
 Status projection(const ProjectionParams& params, GemmContext& context, const Execution& execution) {

@@ -1,19 +1,21 @@
-// Sums that the kernels of few tokens have in common.
+// Sums, and the size of clusters, that the kernels of few tokens have in common.
 #pragma once
 
 #include <prologue/kernels/base/device/head_unit.cuh>
 
 namespace prologue::cuda {
 
-// Of a product of 16 x 16 by 16 x 8 whose operands have the same rows: what a row has with itself, in the lane that has it, and 0 in the
-// others. `even` and `odd`: the results of the first operand's row lane / 4, or lane / 4 + 8.
+inline constexpr int kMaxBlocksOfCluster = 8;  // that every device has
+
+// A product of 16 x 16 by 16 x 8 whose operands have the same rows holds each row's product with itself in one lane. This returns it in that lane,
+// and 0 in the others. `even` and `odd`: the results of the first operand's row lane / 4, or lane / 4 + 8.
 __device__ inline float of_own_column(float even, float odd) {
   const int lane = threadIdx.x % 32;
   const float own = (lane & 4) != 0 ? odd : even;
   return lane % 4 == lane / 8 ? own : 0.0f;
 }
 
-// values += what is at `from` and so many floats further on, kTimes times.
+// Adds to `values` what is at `from`, then what is `stride` floats further on, kTimes in all.
 template <int kTimes, int kCount>
 __device__ inline void add_up(const float* from, int stride, float (&values)[kCount]) {
   Bytes<kCount * 4> loaded[kTimes];
@@ -26,7 +28,7 @@ __device__ inline void add_up(const float* from, int stride, float (&values)[kCo
   }
 }
 
-// The same `count` times: kAtOnce loads without a branch between them, where a loop of unknown length has one behind each.
+// The same `count` times, with kAtOnce loads without a branch between them; a loop of unknown length has a branch after each.
 template <int kAtOnce, int kCount>
 __device__ inline void add_up(const float* from, int stride, int count, float (&values)[kCount]) {
   asm("" : "+r"(stride));  // a register, in place of what it was computed from

@@ -51,7 +51,7 @@ Wiring wire(const QkvPrologueParams& p) {
   return w;
 }
 
-// The call behind its norm.
+// The call that follows its norm.
 QkvPrologueParams without_norm(const QkvPrologueParams& p) {
   QkvPrologueParams behind = p;
   const GemmParams projection = wire(p).projection;
@@ -124,17 +124,30 @@ Status run_separately(const QkvPrologueParams& params, GemmContext& context, con
   return run_validated(calls.prologue, execution);
 }
 
+namespace {
+
+Status run_chosen(const QkvPrologueParams& params, const std::optional<cuda::Launch>& chosen, GemmContext& context,
+                  const Execution& execution) {
+  if (!chosen) return run_separately(params, context, execution);
+  if (chosen->follows_norm) PROLOGUE_RETURN_IF_ERROR(run_validated(wire(params).norm, execution));
+  return cuda::launch(*chosen, execution);
+}
+
+}  // namespace
+
+std::optional<cuda::Launch> choose(const QkvPrologueParams& params) { return cuda::choose(params, without_norm(params)); }
+
 Status run_validated(const QkvPrologueParams& params, GemmContext& context, const Execution& execution) {
   if (params.prologue.num_tokens == 0) return {};
-  if (execution.device == Device::cuda) {
-    if (cuda::qkv_prologue_is_one_kernel(params)) return cuda::qkv_prologue(params, execution);
-    const QkvPrologueParams behind_norm = without_norm(params);
-    if (cuda::qkv_gemm_is_one_kernel(behind_norm)) {
-      if (params.norm.given != 0) PROLOGUE_RETURN_IF_ERROR(run_validated(wire(params).norm, execution));
-      return cuda::qkv_gemm(behind_norm, execution);
-    }
-  }
-  return run_separately(params, context, execution);
+  if (execution.device == Device::cpu) return run_separately(params, context, execution);
+  return run_chosen(params, choose(params), context, execution);
+}
+
+Status run_validated(const QkvPrologueParams& params, KeptLaunch<QkvPrologueParams>& kept, GemmContext& context,
+                     const Execution& execution) {
+  if (params.prologue.num_tokens == 0) return {};
+  if (execution.device == Device::cpu) return run_separately(params, context, execution);
+  return run_chosen(params, kept.of(params, choose), context, execution);
 }
 
 Status qkv_prologue(const QkvPrologueParams& params, GemmContext& context, const Execution& execution) {

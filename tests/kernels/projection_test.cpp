@@ -254,7 +254,84 @@ TEST_P(ProjectionTest, IsTheOracleAndHasTheBitsOfTheSeparateOperations) {
   }
 }
 
+// A launch that is kept is chosen again exactly if a parameter differs.
+TEST(KeptLaunch, IsChosenAgainIfAParameterDiffers) {
+  KeptLaunch<ProjectionParams> kept;
+  int choices = 0;
+  const auto choose = [&](const ProjectionParams& p) {
+    ++choices;
+    std::optional<cuda::Launch> launch;
+    if (p.num_tokens <= 8) launch.emplace().blocks = p.num_tokens;
+    return launch;
+  };
+  const auto blocks = [&](const ProjectionParams& p) {
+    const std::optional<cuda::Launch>& launch = kept.of(p, choose);
+    return launch ? launch->blocks : 0;
+  };
+  ProjectionParams p;
+  p.num_tokens = 3, p.x = &kept;
+  EXPECT_EQ(blocks(p), 3);
+  EXPECT_EQ(blocks(p), 3);
+  EXPECT_EQ(choices, 1);
+  p.x = &choices;
+  EXPECT_EQ(blocks(p), 3);
+  EXPECT_EQ(choices, 2);
+  p.num_tokens = 9;  // what is kept may be that there is no launch
+  EXPECT_EQ(blocks(p), 0);
+  EXPECT_EQ(blocks(p), 0);
+  EXPECT_EQ(choices, 3);
+  p.overlaps = true;
+  EXPECT_EQ(blocks(p), 0);
+  EXPECT_EQ(choices, 4);
+}
+
+// Who decides that 8 tokens of 8B take the ring, and its neighbours (policy.h).
+TEST(ProjectionPolicy, SaysFromHowManyTokensOnRingsAreFaster) {
+  EXPECT_EQ(tokens_of_rings(4096, 4096), 2);       // output of 8B
+  EXPECT_EQ(tokens_of_rings(2 * 14336, 4096), 2);  // gate and up of 8B
+  EXPECT_EQ(tokens_of_rings(2048, 2048), 8);       // output of 1B
+  EXPECT_EQ(tokens_of_rings(2048, 8192), 8);       // down of 1B: few rows
+  EXPECT_EQ(tokens_of_rings(576, 576), 9);         // SmolLM2 135M
+}
+
+TEST(ProjectionPolicy, FillsTheGpuInAsFewWavesAsItCan) {
+  EXPECT_EQ(policy::ring_rows(4096, 1, 256, false, 132), 32);    // 128 blocks
+  EXPECT_EQ(policy::ring_rows(14336, 2, 256, false, 132), 112);  // gate and up of 8B: 128 blocks of 224 rows
+  EXPECT_EQ(policy::ring_rows(14336, 2, 256, true, 132), 56);    // two blocks on an SM
+  EXPECT_EQ(policy::ring_heads_of_block(48, 8, 132), 3);         // 8B: 128 blocks of 48 rows
+  EXPECT_EQ(policy::ring_heads_of_block(48, 133, 132), 0);
+  EXPECT_FALSE(policy::ring_divides_k(16, 8192, true));
+  EXPECT_TRUE(policy::ring_divides_k(16, 8192, false));  // down of 1B
+  EXPECT_FALSE(policy::ring_divides_k(32, 8192, false));
+}
+
+TEST(ProjectionPolicy, LeavesShortPromptsToSeparateOperations) {
+  const auto worth = [](int64_t num_tokens, int64_t n, int64_t k) {
+    const policy::PromptSizes sizes = {num_tokens, n, k};
+    const int64_t tiles = (num_tokens + 255) / 256 * ((n + 255) / 256);
+    return policy::tiles_are_worth_it(sizes, {256, k / 64, tiles, false, 66}, 132);
+  };
+  EXPECT_FALSE(worth(255, 2 * 14336, 4096));
+  EXPECT_FALSE(worth(4096, 1536, 4096));
+  EXPECT_FALSE(worth(4096, 8192, 1024));
+  EXPECT_TRUE(worth(4096, 2 * 14336, 4096));
+}
+
 #ifdef PROLOGUE_HAS_CUDA
+// A new way needs a test of its own in this file.
+TEST(ProjectionWays, AreTheseFour) {
+  EXPECT_EQ(cuda::projection_ways(), (std::vector<std::string>{"vector", "ring", "registers", "tiles"}));
+}
+
+// Of all ways but that of one token, which has a test of its own.
+std::vector<cuda::KernelInstance<ProjectionParams>> instances_of(const ProjectionParams& params) {
+  std::vector<cuda::KernelInstance<ProjectionParams>> list;
+  for (const char* way : {"ring", "registers", "tiles"}) {
+    for (auto& instance : cuda::instances_of(way, params)) list.push_back(std::move(instance));
+  }
+  return list;
+}
+
 TEST(ProjectionInstances, EveryOneHasTheBitsOfTheSeparateOperations_cuda) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
   const auto context = GemmContext::create(Device::cuda);
@@ -274,11 +351,11 @@ TEST(ProjectionInstances, EveryOneHasTheBitsOfTheSeparateOperations_cuda) {
           Placed<T> want(Backend::cuda, c, data);
           ASSERT_TRUE(
               want.arena.run([&](const Execution& execution) { return run_separately(want.params, **context, execution); }).ok());
-          const size_t count = cuda::instances_of(want.params).size();
+          const size_t count = instances_of(want.params).size();
           EXPECT_GT(count, 0u) << c.describe();
           for (size_t i = 0; i < count; ++i) {
             Placed<T> got(Backend::cuda, c, data);
-            const auto instance = cuda::instances_of(got.params)[i];
+            const auto instance = instances_of(got.params)[i];
             SCOPED_TRACE(str_cat(instance.name, " ", c.describe()));
             const Status status =
                 got.arena.run([&](const Execution& execution) { return instance.launch(got.params, execution.stream); });
@@ -290,10 +367,12 @@ TEST(ProjectionInstances, EveryOneHasTheBitsOfTheSeparateOperations_cuda) {
         });
       }
     }
-    for (const std::string& name : cuda::projection_instances(dtype)) {
-      const bool runs_here =
-          most_tokens > 8 || (name.find("ring") == std::string::npos && name.find("tiles") == std::string::npos);
-      EXPECT_EQ(ran.contains(name), runs_here) << name << (runs_here ? " did not run" : " ran");
+    for (const std::string way : {"ring", "registers", "tiles"}) {
+      const bool runs_here = most_tokens > 8 || way == "registers";
+      EXPECT_FALSE(cuda::projection_instances(way, dtype).empty());
+      for (const std::string& name : cuda::projection_instances(way, dtype)) {
+        EXPECT_EQ(ran.contains(name), runs_here) << name << (runs_here ? " did not run" : " ran");
+      }
     }
   }
 }
@@ -317,7 +396,7 @@ TEST(ProjectionVector, HasTheBitsOfTheSeparateOperations_cuda) {
           Placed<T> want(Backend::cuda, c, data);
           ASSERT_TRUE(
               want.arena.run([&](const Execution& execution) { return run_separately(want.params, **context, execution); }).ok());
-          for (const auto& listed : cuda::vector_instances_of(want.params)) {
+          for (const auto& listed : cuda::instances_of("vector", want.params)) {
             Placed<T> got(Backend::cuda, c, data);
             SCOPED_TRACE(str_cat(listed.name, " ", c.describe()));
             const Status status =
@@ -341,7 +420,7 @@ void expect_one_kernel_with_the_bits_of_separate_ones(const Case& c) {
   ASSERT_TRUE(context.ok()) << context.status().message();
   const Data data = make_data(c);
   Placed<BFloat16> want(Backend::cuda, c, data), got(Backend::cuda, c, data);
-  EXPECT_TRUE(cuda::chooses_one_kernel(got.params));
+  EXPECT_TRUE(cuda::choose(got.params));
   ASSERT_TRUE(want.arena.run([&](const Execution& execution) { return run_separately(want.params, **context, execution); }).ok());
   ASSERT_TRUE(got.arena.run([&](const Execution& execution) { return projection(got.params, **context, execution); }).ok());
   const std::vector<float> a = got.y(), b = want.y();
@@ -383,12 +462,10 @@ TEST(ProjectionTiles, HaveTheBitsOfTheSeparateOperations_cuda) {
           Placed<T> want(Backend::cuda, c, data), got(Backend::cuda, c, data);
           ASSERT_TRUE(
               want.arena.run([&](const Execution& execution) { return run_separately(want.params, **context, execution); }).ok());
-          const auto instances = cuda::instances_of(got.params);
-          const auto tiles = std::find_if(instances.begin(), instances.end(),
-                                          [](const auto& each) { return each.name.find("tiles") != std::string::npos; });
-          ASSERT_NE(tiles, instances.end());
+          const auto instances = cuda::instances_of("tiles", got.params);
+          ASSERT_EQ(instances.size(), 1u);
           const Status status =
-              got.arena.run([&](const Execution& execution) { return tiles->launch(got.params, execution.stream); });
+              got.arena.run([&](const Execution& execution) { return instances[0].launch(got.params, execution.stream); });
           ASSERT_TRUE(status.ok()) << status.message();
           const std::vector<float> a = got.y(), b = want.y();
           expect_oracle<T>(c, data, a);
@@ -413,7 +490,7 @@ TEST(ProjectionTiles, HaveTheBitsOfTheSeparateOperationsAtRealSizes_cuda) {
   }
 }
 
-// Many short rows: another choice of blocks than a layer's matrices have (projection_cuda.cu, kFewUnits).
+// Many short rows: another choice of blocks than a layer's matrices have (policy.h, has_too_many_blocks()).
 TEST(ProjectionInstances, LmHeadOfASmallModelHasTheBitsOfTheSeparateOperations_cuda) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
   for (const int64_t num_tokens : {1, 5, 12}) {
@@ -435,10 +512,10 @@ TEST(ProjectionRing, IsFilledSeveralTimes_cuda) {
   for (const Sizes& sizes : {Sizes{12, 144, 448}, Sizes{11, 80, 4096}, Sizes{27, 208, 704}, Sizes{64, 144, 1984}, of_sharers}) {
     c.num_tokens = sizes.num_tokens, c.n = sizes.n, c.k = sizes.k, c.normed = c.num_tokens != of_sharers.num_tokens;
     const Data data = make_data(c);
-    const size_t count = cuda::instances_of(Placed<BFloat16>(Backend::cuda, c, data).params).size();
+    const size_t count = cuda::instances_of("ring", Placed<BFloat16>(Backend::cuda, c, data).params).size();
     for (size_t i = 0; i < count; ++i) {
       Placed<BFloat16> placed(Backend::cuda, c, data);
-      const auto instance = cuda::instances_of(placed.params)[i];
+      const auto instance = cuda::instances_of("ring", placed.params)[i];
       SCOPED_TRACE(str_cat(instance.name, " ", c.describe()));
       const Status status =
           placed.arena.run([&](const Execution& execution) { return instance.launch(placed.params, execution.stream); });

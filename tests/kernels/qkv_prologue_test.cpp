@@ -7,6 +7,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -66,10 +67,10 @@ PrologueData<T> projected_data(const PrologueCase& c, const std::vector<double>&
   return data;
 }
 
-enum class Way { automatic, separate };
+enum class Operations { automatic, separate };
 
 template <class T>
-void expect_prologue_of_projection(Backend backend, const PrologueCase& c, const Projection& p, Way way) {
+void expect_prologue_of_projection(Backend backend, const PrologueCase& c, const Projection& p, Operations operations) {
   const PrologueData<T> data = projected_data<T>(c, project(c, p));
   PlacedPrologue<T> want(backend, c, data), got(backend, c, data);
   const Status alone = want.run();
@@ -79,7 +80,8 @@ void expect_prologue_of_projection(Backend backend, const PrologueCase& c, const
   ASSERT_TRUE(context.ok()) << context.status().message();
   const Status status = got.run([&](const Execution& execution) -> Status {
     PROLOGUE_RETURN_IF_ERROR(validate(params, **context, execution));
-    return way == Way::automatic ? run_validated(params, **context, execution) : run_separately(params, **context, execution);
+    return operations == Operations::automatic ? run_validated(params, **context, execution)
+                                               : run_separately(params, **context, execution);
   });
   ASSERT_TRUE(status.ok()) << status.message();
   expect_same_bits(got, want);
@@ -111,7 +113,7 @@ TEST_P(QkvPrologueFeatureTest, HasTheBitsOfThePrologueAlone) {
       with_host_type(dtype, [&, on = backend](auto type) {
         using T = decltype(type);
         SCOPED_TRACE(str_cat(dtype_name(dtype), normed ? " normed " : " ", c.describe()));
-        expect_prologue_of_projection<T>(on, c, whole_numbers(c, 288, normed), Way::automatic);
+        expect_prologue_of_projection<T>(on, c, whole_numbers(c, 288, normed), Operations::automatic);
       });
     }
   }
@@ -165,20 +167,20 @@ constexpr Sizes kSizes[] = {{1, 3, 1, 128, 512}, {8, 2, 1, 64, 96},   {9, 2, 1, 
                             {16, 1, 1, 96, 288}, {5, 1, 1, 256, 640}, {11, 1, 1, 128, 32},
                             {12, 1, 1, 64, 288}, {15, 1, 1, 256, 96}, {8, 1, 1, 80, 288}};
 
-// Instances `list` of the call that `runs(number, count)` picks have the bits of the prologue alone. `ran`: their names.
-template <class T, class List, class Runs>
-void expect_bits_of_instances(const PrologueCase& c, const PrologueData<T>& data, const Projection& p, const List& list,
+// The instances of a way that `runs(number, count)` picks have the bits of the prologue alone. `ran`: their names.
+template <class T, class Runs>
+void expect_bits_of_instances(std::string_view way, const PrologueCase& c, const PrologueData<T>& data, const Projection& p,
                               const Runs& runs, std::set<std::string>& ran) {
   PlacedPrologue<T> want(Backend::cuda, c, data), probe(Backend::cuda, c, data);
   const Status alone = want.run();
   ASSERT_TRUE(alone.ok()) << alone.message();
-  const size_t count = list(place_projection(probe, p)).size();
+  const size_t count = cuda::instances_of(way, place_projection(probe, p)).size();
   EXPECT_GT(count, 0u) << "no instance runs this call";
   for (size_t i = 0; i < count; ++i) {
     if (!runs(i, count)) continue;
     PlacedPrologue<T> got(Backend::cuda, c, data);
     const QkvPrologueParams params = place_projection(got, p);
-    const auto instance = list(params)[i];
+    const auto instance = cuda::instances_of(way, params)[i];
     SCOPED_TRACE(instance.name);
     const Status status = got.run([&](const Execution& execution) { return instance.launch(params, execution.stream); });
     ASSERT_TRUE(status.ok()) << status.message();
@@ -187,11 +189,23 @@ void expect_bits_of_instances(const PrologueCase& c, const PrologueData<T>& data
   }
 }
 
-// Names without what is behind the last comma: how a launch shares out its work.
-std::set<std::string> without_shares(const std::set<std::string>& names) {
+// Names without what is behind the last comma: how a launch divides its work.
+std::set<std::string> without_division(const std::set<std::string>& names) {
   std::set<std::string> kernels;
   for (const std::string& name : names) kernels.insert(name.substr(0, name.rfind(',')));
   return kernels;
+}
+
+// Every kernel of a way ran.
+void expect_all_ran(std::string_view way, DType dtype, const std::set<std::string>& ran) {
+  const std::vector<std::string> shipped = cuda::qkv_prologue_instances(way, dtype);
+  EXPECT_FALSE(shipped.empty());
+  for (const std::string& name : shipped) EXPECT_TRUE(ran.contains(name)) << name << " did not run";
+}
+
+// A new way needs a test of its own in this file.
+TEST(QkvPrologueWays, AreTheseFour) {
+  EXPECT_EQ(cuda::qkv_prologue_ways(), (std::vector<std::string>{"vector", "ring", "registers", "tiles"}));
 }
 
 class QkvPrologueInstanceTest : public ::testing::TestWithParam<DType> {};
@@ -218,13 +232,11 @@ TEST_P(QkvPrologueInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
         const auto runs = [&](size_t i, size_t count) {
           return count <= 4 || (i + number) % 4 == 0;
         };  // every number of blocks in turn
-        expect_bits_of_instances<T>(
-            c, data, p, [](const QkvPrologueParams& params) { return cuda::instances_of(params); }, runs, ran);
+        expect_bits_of_instances<T>("registers", c, data, p, runs, ran);
       });
     }
   }
-  for (const std::string& name : cuda::qkv_prologue_instances(GetParam()))
-    EXPECT_TRUE(without_shares(ran).contains(name)) << name << " did not run";
+  expect_all_ran("registers", GetParam(), without_division(ran));
 }
 
 // ---- every instance of the kernel of one token ------------------------------------------------------------------------------
@@ -290,14 +302,12 @@ TEST_P(QkvVectorInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
           PrologueData<T> damaged = data;
           damage(damaged, c, with);
           const auto runs = [&](size_t i, size_t) { return with == Damage::none || i % 4 == static_cast<size_t>(with) % 4; };
-          expect_bits_of_instances<T>(
-              c, damaged, p, [](const QkvPrologueParams& params) { return cuda::vector_instances_of(params); }, runs, ran);
+          expect_bits_of_instances<T>("vector", c, damaged, p, runs, ran);
         }
       });
     }
   }
-  for (const std::string& name : cuda::qkv_vector_instances(GetParam()))
-    EXPECT_TRUE(without_shares(ran).contains(name)) << name << " did not run";
+  expect_all_ran("vector", GetParam(), without_division(ran));
 }
 
 // ---- every instance of the kernel with a weight ring ------------------------------------------------------------------------
@@ -325,12 +335,11 @@ std::set<std::string> run_ring_instances(DType dtype, std::span<const Call> call
         p.weighted = number % 5 != 0;
         const PrologueData<T> data = projected_data<T>(c, project(c, p));
         const auto runs = [&](size_t i, size_t count) { return count <= every || (i + number) % every == 0; };
-        expect_bits_of_instances<T>(
-            c, data, p, [](const QkvPrologueParams& params) { return cuda::ring_instances_of(params); }, runs, ran);
+        expect_bits_of_instances<T>("ring", c, data, p, runs, ran);
       });
     }
   }
-  return without_shares(ran);
+  return without_division(ran);
 }
 
 class QkvRingInstanceTest : public ::testing::TestWithParam<DType> {};
@@ -340,7 +349,7 @@ TEST_P(QkvRingInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
   if (!has_qkv_gemm(Device::cuda)) GTEST_SKIP() << "this GPU has none of the kernels of Hopper";
   const std::set<std::string> ran = run_ring_instances(GetParam(), kWithoutAxes, kRingSizes, 3);
-  for (const std::string& name : cuda::qkv_ring_instances(GetParam())) EXPECT_TRUE(ran.contains(name)) << name << " did not run";
+  expect_all_ran("ring", GetParam(), ran);
 }
 
 // Few calls, for compute-sanitizer.
@@ -358,7 +367,7 @@ TEST(QkvRingTest, IsFilledSeveralTimes_cuda) {
     const auto call = std::ranges::find_if(kWithoutAxes, [&](const Call& each) { return std::string(each.name) == name; });
     ran.merge(run_ring_instances(DType::bf16, {call, 1}, kFew, 1));
   }
-  EXPECT_EQ(ran.size(), cuda::qkv_ring_instances(DType::bf16).size());
+  expect_all_ran("ring", DType::bf16, ran);
 }
 
 // ---- every instance of the kernel of prompts --------------------------------------------------------------------------------
@@ -404,12 +413,11 @@ TEST_P(QkvGemmInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
         const Projection p = whole_numbers(c, sizes.hidden_size, false);
         const PrologueData<T> data = projected_data<T>(c, project(c, p));
         expect_bits_of_instances<T>(
-            c, data, p, [](const QkvPrologueParams& params) { return cuda::gemm_instances_of(params); },
-            [](size_t, size_t) { return true; }, ran);
+            "tiles", c, data, p, [](size_t, size_t) { return true; }, ran);
       });
     }
   }
-  for (const std::string& name : cuda::qkv_gemm_instances(GetParam())) EXPECT_TRUE(ran.contains(name)) << name << " did not run";
+  expect_all_ran("tiles", GetParam(), ran);
 }
 
 // Of whole numbers, too, so separate kernels have the same bits.
@@ -424,9 +432,8 @@ void expect_bits_of_separate_kernels(const Sizes& sizes, NormPlacement norm, Rop
   ASSERT_TRUE(context.ok()) << context.status().message();
   PlacedPrologue<T> want(Backend::cuda, c, data), got(Backend::cuda, c, data);
   const QkvPrologueParams separate = place_projection(want, p), chosen = place_projection(got, p);
-  QkvPrologueParams behind_norm = chosen;
-  behind_norm.norm = {};
-  EXPECT_EQ(cuda::chooses_qkv_gemm(behind_norm), sizes.num_tokens > 64);
+  const std::optional<cuda::Launch> launch = choose(chosen);
+  EXPECT_EQ(launch && launch->way == std::string_view("tiles"), sizes.num_tokens > 64);
   const Status alone = want.run([&](const Execution& execution) { return run_separately(separate, **context, execution); });
   ASSERT_TRUE(alone.ok()) << alone.message();
   const Status status = got.run([&](const Execution& execution) { return run_validated(chosen, **context, execution); });

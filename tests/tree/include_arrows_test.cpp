@@ -32,7 +32,7 @@ bool allowed(const std::string& from, const std::string& to) {
       {"kernels/internal", {"kernels/"}},
       {"kernels/mla_prologue", {"kernels/attention_prologue"}},
       {"kernels/moe", {"kernels/gemm"}},
-      {"kernels/projection", {"kernels/gemm", "kernels/token_ops", "kernels/attention_prologue", "kernels/qkv_prologue"}},
+      {"kernels/projection", {"kernels/gemm", "kernels/token_ops", "kernels/attention_prologue"}},
       {"kernels/qkv_prologue", {"kernels/gemm", "kernels/token_ops", "kernels/projection", "kernels/attention_prologue"}},
       {"kvcache", {}},
       {"layers", {"kvcache", "kernels/"}},

@@ -1,28 +1,82 @@
-// What follows the projection of a head of a token, by a warp, in the kernels that know its place before they have its sums. It does to the
-// head what the prologue's lean kernels do (lean/more_steps_schedule.cuh).
+// The finisher of the heads of q, k and v: what the prologue's lean kernels do (lean/more_steps_schedule.cuh), to a head that the product's
+// kernel has in registers. The token's position and slot are found, and cos and sin loaded, before the sums are there. On the device, then on
+// the host.
 #pragma once
 
+#include <bit>
 #include <cstdint>
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <utility>
 
+#include <prologue/kernels/attention_prologue/prologue_args.h>
+#include <prologue/kernels/attention_prologue/prologue_choice.h>
+#include <prologue/kernels/projection/policy.h>
 #include <prologue/kernels/attention_prologue/lean/more_steps_schedule.cuh>
-#include <prologue/kernels/projection/finish/found_token.cuh>
+#include <prologue/kernels/projection/launch.cuh>
 
 namespace prologue::cuda {
 
-// A head of q, k or v, and the token of it that a warp is at. kFeatures: with kMoreSteps, the steps are decided at run time.
+// A token's position and slot, found once for all of its heads.
+struct FoundToken {
+  LeanToken token;
+  int64_t position;
+};
+
+// A thread finds a token's position and slot by itself. A token past the last one is padding. Whether positions are derived is read at run
+// time; the kernels that use this have no position axes.
+__device__ inline FoundToken find_token(const MoreArgs& p, int num_tokens, int t, bool records) {
+  FoundToken found = {};
+  found.token.padding = true;
+  if (t >= num_tokens) return found;
+  const auto at = static_cast<uint32_t>(t);
+  constexpr int kGiven = kMoreSteps | kEveryStep, kAnyVector = 8;  // nothing here depends on either
+  if ((p.features & kDerived) != 0) {
+    PendingToken<kGiven | kDerived, kAnyVector, false> pending;
+    pending.ask(p, at);
+    found.token = pending.resolve_position_alone(p);
+    pending.resolve_slot(p, found.token);
+    found.position = pending.position_value(p);
+  } else {
+    PendingToken<kGiven, kAnyVector, false> pending;
+    pending.ask(p, at);
+    pending.ask_slot(p, at);
+    found.token = pending.resolve_position(p, at, 0);
+    pending.resolve_slot(p, found.token);
+    found.position = pending.position_value(p);
+  }
+  const bool faulty = found.token.fault != FaultCode::none && !found.token.padding;
+  if (__builtin_expect(faulty & records, 0)) cuda::record_fault(p.faults, p.token_faults, at, found.token.fault);
+  return found;
+}
+
+// Returns what another lane has found.
+__device__ inline FoundToken found_by_lane(const FoundToken& found, int lane) {
+  static_assert(std::is_trivially_copyable_v<FoundToken> && sizeof(FoundToken) % 4 == 0);
+  uint32_t words[sizeof(FoundToken) / 4];
+  memcpy(words, &found, sizeof words);
+#pragma unroll
+  for (uint32_t& word : words) word = __shfl_sync(0xffffffffu, word, lane);
+  FoundToken there;
+  memcpy(&there, words, sizeof words);
+  return there;
+}
+
+// A head of q, k or v of one token after another. kFeatures: with kMoreSteps the steps are decided at run time.
 template <class T, int V, int kFeatures>
 class TokenHead {
  public:
-  // By a warp. `row`: of the heads of q, then those of k and v. `lanes`: of a head.
-  __device__ void prepare(const MoreArgs& p, int lanes, int row) {
+  // All lanes of a warp call it. `head` counts the heads of q, then those of k and v; a head has `lanes` lanes.
+  __device__ void prepare(const MoreArgs& p, int lanes, int head) {
     const int lane = threadIdx.x % 32;
     lanes_ = lanes;
-    prepare_unit(p, row, lane % lanes);
+    prepare_unit(p, head, lane % lanes);
     unit_.inside &= lane < lanes;  // the others do the same once more
   }
-  // By a thread for itself, where no step needs the whole head.
-  __device__ void prepare_unit(const MoreArgs& p, int row, int unit) {
-    head_ = head_of_row(p.tensors, row);
+  // A thread calls it for its own unit (base/device/head_unit.cuh), where no step needs the whole head.
+  __device__ void prepare_unit(const MoreArgs& p, int head, int unit) {
+    head_ = head_of_row(p.tensors, head);
     unit_ = unit_of_lane<V, kFeatures>(unit, p.layout);
     if constexpr (!kDecidesSteps) {
       plan_steps<kFeatures, false>(p, kFeatures, head_.tensor == 2, unit_.place, plan_);
@@ -31,27 +85,28 @@ class TokenHead {
           constants_);
     }
   }
-  // Asks for cos and sin of token t.
-  __device__ void ask(const MoreArgs& p, const FoundToken& found, int t) {
+  // Loads cos and sin of token t.
+  __device__ void load_token(const MoreArgs& p, const FoundToken& found, int t) {
     token_ = static_cast<uint32_t>(t);
     found_ = found;
     if (head_.tensor != 2 && p.layout.rotary_dim > 0) angles_ = load_row<V>(p, found.token.row, max(unit_.place.pair, 0));
   }
-  // In place of ask().
-  __device__ void take(const FoundToken& found, int t, const UnitAngles<V>& angles) {
+  // Takes the place of load_token() where cos and sin have been loaded.
+  __device__ void set_token(const FoundToken& found, int t, const UnitAngles<V>& angles) {
     token_ = static_cast<uint32_t>(t);
     found_ = found;
     angles_ = angles;
   }
   __device__ const UnitPlace& place() const { return unit_.place; }
 
+  // The steps of the prologue and the store, from the product `data`.
   __device__ void finish(const MoreArgs& p, const Unit<T, V>& data) const {
     const WarpLanes<V> whole = {static_cast<int>(threadIdx.x) % 32 % lanes_, lanes_, unit_.inside};
     const LeanTensor& tensor = p.tensors[head_.tensor];
     const auto angles = [&] {
-      UnitAngles<V> turned = angles_;
-      turn_back(p, turned);
-      return turned;
+      UnitAngles<V> rotation = angles_;
+      invert_rotation(p, rotation);
+      return rotation;
     };
     UnitValues<V> values[1];
     if constexpr (kDecidesSteps) {
@@ -70,13 +125,15 @@ class TokenHead {
       finish_head<T, V>(values, steps, whole);
       const LeanStore store(tensor, unit_, head_, found_.token, token_);
       const bool quantised = plan_.loads_scale && tensor.store != DType::unset;
-      store_heads<false, kFeatures>(store, 0, values, &data, plan_, quantised, false, whole, constants_.scales);
+      if (!store_quantised<kFeatures>(store, 0, values, quantised, false, whole, constants_.scales)) {
+        store.store<false, T, V>(0, plan_.biased | plan_.normed | plan_.rotated ? narrow<T, V>(values[0]) : data);
+      }
     }
   }
 
  private:
-  static constexpr bool kDecidesSteps =
-      (kFeatures & kMoreSteps) != 0;  // at run time; otherwise they are exactly those of kFeatures
+  // The steps are decided at run time; otherwise they are exactly those of kFeatures.
+  static constexpr bool kDecidesSteps = (kFeatures & kMoreSteps) != 0;
   int lanes_ = 32;
   uint32_t token_ = 0;
   FoundToken found_ = {};
@@ -86,5 +143,72 @@ class TokenHead {
   LeanPlan plan_ = {};
   LeanConstants<T, V, 1> constants_ = {};
 };
+
+// ---- on the host ------------------------------------------------------------------------------------------------------------
+
+// The product, and the prologue of its result: q, k and v of `prologue` are any addresses, with the strides of a packed result.
+struct HeadCall {
+  Product product;
+  AttentionPrologueParams prologue;
+  bool batch_invariant = false;
+  bool overlaps = false;
+};
+
+inline int64_t heads_of(const HeadCall& call) { return call.prologue.num_q_heads + 2 * call.prologue.num_kv_heads; }
+
+// Says whether one kernel of few tokens is faster than separate operations, whatever way it is.
+inline bool saves_enough(const HeadCall& call) {
+  const Product& p = call.product;
+  return policy::heads_save_enough(p.num_tokens, heads_of(call) * call.prologue.head_dim * p.k, call.overlaps, p.norm.given != 0);
+}
+
+// Instance: with `vector`, the channels of an access, and `features`.
+template <class Instance>
+int32_t lanes_of_heads(const Instance& instance, const AttentionPrologueParams& p) {
+  return static_cast<int32_t>(std::bit_ceil(static_cast<uint64_t>(units_of_all(p, instance.vector))));
+}
+
+// Says whether an instance with TokenHead has the steps of the call.
+template <class Instance>
+bool serves_token_heads(const Instance& instance, const AttentionPrologueParams& p) {
+  if (p.head_dim > 64 * instance.vector || v_head_dim(p) != p.head_dim || widest_vector(p) < instance.vector) return false;
+  const int features = features_of(p, instance.vector);
+  if (features < 0 || (features & (kTokenNorm | kAxes)) != 0 || units_of_all(p, instance.vector) > 32) return false;
+  if ((instance.features & kMoreSteps) != 0) return true;
+  const bool has_lane_without_unit = units_of_all(p, instance.vector) != lanes_of_heads(instance, p);
+  if (has_lane_without_unit && (instance.features & kLayouts) == 0) return false;
+  return (features & ~(kPerToken | kDerived)) == instance.features;
+}
+
+// Returns what the name of an instance says of its finisher.
+inline std::string names_of(int features) {
+  std::string names;
+  constexpr std::pair<int, const char*> kNames[] = {
+      {kLayouts, "layouts"},      {kBias, "bias"},       {kNorm, "norm"}, {kGivenScales, "given scales"},
+      {kMoreSteps, "more steps"}, {kDerived, "derived"}, {kAxes, "axes"}, {kEveryStep, "every step"}};
+  for (const auto& [feature, text] : kNames) {
+    if ((features & feature) != 0) names += str_cat(", ", text);
+  }
+  return names;
+}
+
+template <class Instance>
+std::string token_head_name(const Instance& instance) {
+  return str_cat(", heads of ", 64 * instance.vector, " channels", names_of(instance.features));
+}
+
+// `vector`: channels of an access.
+template <class ProductArgs>
+Launch head_launch(void (*kernel)(ProductArgs, MoreArgs), const ProductArgs& product, const HeadCall& call, int vector) {
+  MoreArgs finish;
+  fill(call.prologue, features_of(call.prologue, vector), finish);
+  Launch l = launch_of("qkv_prologue", kernel, product, finish);
+  l.overlaps = call.overlaps;
+  return l;
+}
+
+// The ways with this finisher, in the order in which they are asked.
+extern const Way<HeadCall> kVectorHeads, kRingHeads, kRegistersHeads, kTilesHeads;
+inline constexpr const Way<HeadCall>* kHeadWays[] = {&kVectorHeads, &kRingHeads, &kRegistersHeads, &kTilesHeads};
 
 }  // namespace prologue::cuda

@@ -1,26 +1,27 @@
-// A cluster = a head: all of its head_dim rows of the weights (registers/product.cuh). Where the sums of a token meet, a warp holds a whole
-// head of it, and finishes it exactly as the prologue's lean kernels do (lean/more_steps_schedule.cuh). Its position and slot are on their way
-// while the weights are multiplied, cos and sin while the other blocks' sums arrive. With a finisher, one more warp of each block, which
-// multiplies nothing, the block's first token has all of that when the sums arrive. A cluster of one block has none: its sums are
-// ordinary stores, for which all of its warps would have to meet.
+// Up to 16 tokens with the attention prologue (registers/product.cuh). A cluster has a head: all of its head_dim rows of the weights. Where the
+// sums of a token meet, a warp has the whole head, and finishes it exactly as the prologue's lean kernels do (lean/more_steps_schedule.cuh). The
+// loads of its position and slot are in flight while the weights are multiplied, those of cos and sin while the other blocks' sums arrive.
+//
+// An instance with a finisher has one more warp in each block, which multiplies nothing and has all of that for the block's first token when the
+// sums arrive. A cluster of one block has none: its sums are ordinary stores, for which all of its warps would have to meet.
 #pragma once
 
 #include <cstdint>
 
-#include <prologue/kernels/attention_prologue/lean/more_steps_schedule.cuh>
 #include <prologue/kernels/base/device/cuda_types.cuh>
 #include <prologue/kernels/base/device/hopper.cuh>
+#include <prologue/kernels/projection/finish/head.cuh>
 #include <prologue/kernels/projection/registers/product.cuh>
 
 namespace prologue::cuda {
 
-struct QkvArgs : ProjectionArgs {
+struct RegistersHeadArgs : RegistersArgs {
   int32_t lanes = 32;  // of a head, in what follows the projection
 };
 
 // A head of a token, as the separate projection would store it.
 template <class T, int V>
-__device__ inline Unit<T, V> gather_head(const ProjectionArgs& a, const ProjectionShared& shared, int slot,
+__device__ inline Unit<T, V> gather_head(const RegistersArgs& a, const RegistersShared& shared, int slot,
                                          const UnitPlace& place) {
   const float* const rows = gather_token(a, shared, slot);
   float a_values[V] = {}, b_values[V] = {};
@@ -41,28 +42,29 @@ __device__ inline Unit<T, V> gather_head(const ProjectionArgs& a, const Projecti
 
 inline constexpr int kMultipliersBarrier = 1;
 
-// kMultipliers: threads that multiply, at most: 32 for 16 rows of a head, or more where a block has several parts.
+// kMultipliers: the most threads that multiply, 32 for 16 rows of a head, or more where the warps of a block divide k.
 // kFinishers: 1, or 0 for launches that need as many blocks on an SM as fit without.
-template <class T, int V, int kTokenTiles, int kMultipliers, int kFinishers, int kFeatures>
+template <class W, int V, int kTokenTiles, int kMultipliers, int kFinishers, int kFeatures>
 __global__ void __launch_bounds__(kMultipliers + 32 * kFinishers, kFinishers != 0 ? 2 : kWarpsOfSm * 32 / kMultipliers)
-    qkv_prologue_kernel(const __grid_constant__ QkvArgs a, const __grid_constant__ MoreArgs p) {
+    registers_head_kernel(const __grid_constant__ RegistersHeadArgs a, const __grid_constant__ MoreArgs p) {
+  using T = typename W::T;
   static_assert((kFeatures & kMoreSteps) != 0 && (kFeatures & kTokenNorm) == 0);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, multipliers = blockDim.x / 32 - kFinishers;
   const bool multiplies = warp < multipliers;
   const int head = static_cast<int>(blockIdx.x) >> a.log_blocks;  // of q, then of k, then of v
-  const ProjectionShared shared = share_out(dynamic_shared<unsigned char>(), a);
-  const WarpShare share(a);
-  const int own_tokens = share.own_tokens(a);
-  const int64_t row_bytes = int64_t{a.units} * kUnitBytes;
-  const char* const rows = a.weight + (int64_t{head} * a.tiles + share.tile) * 16 * row_bytes;
-  WeightStream<T, kTokenTiles> stream(a, share, multiplies ? rows : nullptr);
+  const RegistersShared shared = lay_out(dynamic_shared<unsigned char>(), a);
+  const WarpWork work(a);
+  const int own_tokens = work.own_tokens(a);
+  const int64_t row_bytes = int64_t{a.slices} * W::beside_x(kXSliceBytes);
+  const char* const rows = a.weight + (int64_t{head} * a.row_tiles + work.tile) * 16 * row_bytes;
+  WeightStream<W, kTokenTiles> stream(a, work, multiplies ? rows : nullptr);
   let_next_kernel_start();  // attention, whose first part is long and needs nothing that the kernel before this one writes
-  open_arrivals(a, share, shared);
-  prefetch_norm_weight(a, share.of_block);
-  const StageOfX<T, kTokenTiles> stage(a, share.of_block, multipliers);
+  open_arrivals(a, work, shared);
+  prefetch_norm_weight(a, work.of_block);
+  const XStaging<T, kTokenTiles> stage(a, work.of_block, multipliers);
   wait_for_previous_kernels();
 
-  const auto token_in = [&](int slot) { return static_cast<uint32_t>((slot << a.log_blocks) + share.rank); };
+  const auto token_in = [&](int slot) { return static_cast<uint32_t>((slot << a.log_blocks) + work.rank); };
   PendingToken<kFeatures, V, false> pending;
   const auto ask = [&](int slot) {
     pending.ask(p, token_in(slot));
@@ -74,8 +76,8 @@ __global__ void __launch_bounds__(kMultipliers + 32 * kFinishers, kFinishers != 
     stage.run(a, shared);
     sync_barrier(kMultipliersBarrier, multipliers * 32);
     float sums[kTokenTiles][4];
-    stream.multiply(sums, a, share, shared);
-    send_sums(a, share, shared, sums);
+    stream.multiply(sums, a, work, shared);
+    send_sums(a, work, shared, sums);
   } else {
     wait_for_cluster();
   }

@@ -1,61 +1,65 @@
 // The products of a weight ring (ring/product.cuh) by mma.m16n8k16, for up to 16 tokens: rows of weights times tokens. A warp has up to 32 rows,
-// and all channels of a stage or, where the block has few rows, a part of them. Or it has all rows of the block, and two steps of 16 channels
-// of each stage: then no other warp brings the same x to registers.
+// and all channels of a stage or, where the block has few rows, a part of them. Or each warp has all rows of the block, and two steps of 16
+// channels of each stage: then no other warp brings the same x to registers.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include <prologue/kernels/projection/ring/product.cuh>
 
 namespace prologue::cuda {
 
-// kAllRows: of the block, of which each warp has all; 0: any number of them, 32 for a warp.
-template <class T, int kAllRows = 0>
+// W: the format of the weights (weights/). kAllRows: the rows of a block, where each warp has all of them; 0: a warp has 32 of any number.
+template <class Weights, int kAllRows = 0>
 struct RingByMma {
+  using W = Weights;
+  using T = typename W::T;
   static constexpr int kMostTokens = kMostFewTokens;
   static constexpr int kRowsOfWarp = kAllRows > 0 ? kAllRows : kMostRingRows / kRingWarps;
   static constexpr int kMostRows = kAllRows > 0 ? kAllRows : kMostRingRows;
   static constexpr int kFewestRows = kAllRows > 0 ? kAllRows - 15 : 0;  // with fewer, a tile of 16 would have none
   static constexpr int kBlocksOfSm = kAllRows > 0 ? 1 : 2;
-  static constexpr int kWays = kAllRows > 0 ? kRingWarps : 0;    // 0: a.log_ways says
+  static constexpr int kSplits = kAllRows > 0 ? kRingWarps : 0;  // 0: a.log_splits says
   static constexpr int kSteps = kAllRows > 0 ? 2 : kStepsOfBox;  // of a warp, in a stage
-  // Of weights on their way: measured with 48 rows (8B).
-  static constexpr int64_t kEnough = kAllRows > 0 ? 144 * 1024 : kEnoughWeights;
+  static constexpr int64_t kBytesInFlight = kAllRows > 0 ? policy::kRingBytesInFlightOfAllRows : policy::kRingBytesInFlight;
 
-  // place_ring(), with what it needs.
-  static int64_t place(RingArgs& a, int64_t room) {
-    a.log_ways = 0;
-    while (a.log_ways < 3 && (kAllRows > 0 || a.rows << (a.log_ways + 1) <= kMostRows)) ++a.log_ways;
+  // Fills in what lay_out_ring() needs, and calls it.
+  static int64_t lay_out(RingArgs& a, int64_t room) {
+    a.log_splits = 0;
+    while (a.log_splits < 3 && (kAllRows > 0 || a.rows << (a.log_splits + 1) <= kMostRows)) ++a.log_splits;
     static_assert(1 << 3 == kRingWarps);
-    a.boxes = (kSteps << a.log_ways) / kStepsOfBox;
-    a.row_of_sums = (a.rows + 15) / 16 * 16 + 4;
+    a.boxes = (kSteps << a.log_splits) / kStepsOfBox;
+    a.sums_stride = (a.rows + 15) / 16 * 16 + 4;
     const int64_t rows_beyond = (kRowsOfWarp - a.rows % kRowsOfWarp) % kRowsOfWarp, tokens_beyond = kMostTokens - a.x_rows;
-    return place_ring(a, rows_beyond > tokens_beyond ? rows_beyond : tokens_beyond, room, kEnough);
+    const int64_t weights_beyond = rows_beyond * W::kBoxRowBytes, x_beyond = tokens_beyond * kXBoxRowBytes;
+    return lay_out_ring(a, W::kBoxRowBytes, std::max(weights_beyond, x_beyond), room, kBytesInFlight);
   }
 
-  __device__ static int place_of_sum(int row) { return row; }
+  __device__ static int index_of_sum(int row) { return row; }
 
-  // By all threads but the copying warp's. Then gather_rows() finds the sums behind a barrier.
+  // All threads but the copying warp's call it. After a barrier gather_rows() finds the sums.
   __device__ static void multiply(const RingArgs& a, const Ring& ring) {
     constexpr int kTiles = kRowsOfWarp / 16,
                   kAtOnce = 2;  // with more at once, two blocks have no registers
-    const int warp = threadIdx.x / 32, way = kAllRows > 0 ? warp : warp & ((1 << a.log_ways) - 1);
-    const int group = kAllRows > 0 ? 0 : warp >> a.log_ways, groups = kAllRows > 0 ? 1 : (a.rows + kRowsOfWarp - 1) / kRowsOfWarp;
-    const int first_row = group * kRowsOfWarp, box = way * kSteps / kStepsOfBox, first_step = way * kSteps % kStepsOfBox;
+    const int warp = threadIdx.x / 32, split = kAllRows > 0 ? warp : warp & ((1 << a.log_splits) - 1);
+    const int group = kAllRows > 0 ? 0 : warp >> a.log_splits,
+              groups = kAllRows > 0 ? 1 : (a.rows + kRowsOfWarp - 1) / kRowsOfWarp;
+    const int first_row = group * kRowsOfWarp, box = split * kSteps / kStepsOfBox, first_step = split * kSteps % kStepsOfBox;
     int lane = threadIdx.x % 32;
-    // Lane i gives the address of a row of one of the four 8 x 8 matrices of a fragment. Of weights: rows, then rows + 8, of 8 channels, then
-    // of the next; of x: tokens, of 8 channels and of the next, then tokens + 8.
+    // Lane i gives the address of a row of one of the four 8 x 8 matrices of a fragment. Of x: tokens, of 8 channels and of the next 8, then
+    // tokens + 8.
     const int row = lane % 16, token = lane % 8 + lane / 16 * 8;
-    const int weights_of_lane = box * ring.weights_bytes + (first_row + row) * kBoxRowBytes;
-    const int x_of_lane = ring.x_at + box * ring.x_bytes + token * kBoxRowBytes;
-    int weights_at[kSteps], x_at[kSteps], squares_of = 0;  // bits: of these steps, which the groups share
+    const int weights_of_lane = box * ring.weights_bytes + (first_row + row) * W::kBoxRowBytes;
+    const int x_of_lane = ring.x_at + box * ring.x_bytes + token * kXBoxRowBytes;
+    int weights_at[kSteps], x_at[kSteps], squares_of = 0;  // bits: the steps whose squares this group sums
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      weights_at[step] = weights_of_lane + ((((first_step + step) * 2 + lane / 16) ^ row % 8) << 4);
+      weights_at[step] = weights_of_lane + W::offset_of_step(row, lane, first_step + step);
       x_at[step] = x_of_lane + ((((first_step + step) * 2 + lane / 8 % 2) ^ token % 8) << 4);
       if (a.normed != 0 && step % groups == group) squares_of |= 1 << step;
     }
-    const int weight_size = a.float_weights != 0 ? 4 : 2, norm_bytes = ring.channels * weight_size;
+    const int weight_size = a.float_norm_weight != 0 ? 4 : 2, norm_bytes = ring.channels * weight_size;
     int norm_weight =
         a.norm_weight == nullptr ? -1 : static_cast<int>(ring.norm_weight(a, box * kBoxChannels + first_step * 16) - ring.memory);
     int multiplies = first_row < a.rows ? 1 : 0, count = ring.count, end = ring.stages * ring.stage_bytes;
@@ -79,7 +83,7 @@ struct RingByMma {
             load_matrices(x[i], from + x_at[first + i]);
 #pragma unroll
             for (int tile = 0; tile < kTiles; ++tile) {
-              load_matrices(weights[i][tile], from + weights_at[first + i] + tile * 16 * kBoxRowBytes);
+              W::load_fragment(weights[i][tile], from + weights_at[first + i] + tile * 16 * W::kBoxRowBytes);
             }
           }
 #pragma unroll
@@ -112,20 +116,20 @@ struct RingByMma {
       const float square = of_own_column(squares[half][half * 2], squares[half][half * 2 + 1]);
       if (lane % 4 == lane / 8) ring.tail->squares[warp * kMostRingTokens + half * 8 + lane / 4] = square;
     }
-    sync_barrier(1, kRingConsumers);  // nobody reads the ring any more
+    sync_barrier(1, kRingConsumers);  // no warp reads the ring after this
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
       for (int of_pair = 0; of_pair < 2; ++of_pair) {
         const int t = half * 8 + lane % 4 * 2 + of_pair;
         if (t >= a.num_tokens) continue;
-        float* const to = ring.sums(a, way) + t * a.row_of_sums;
+        float* const to = ring.sums(a, split) + t * a.sums_stride;
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
           for (int of_tile = 0; of_tile < 2; ++of_tile) {
             const int of_block = first_row + tile * 16 + of_tile * 8 + lane / 4;
-            if (of_block < a.rows) to[place_of_sum(of_block)] = sums[tile][half][of_tile * 2 + of_pair];
+            if (of_block < a.rows) to[index_of_sum(of_block)] = sums[tile][half][of_tile * 2 + of_pair];
           }
         }
       }

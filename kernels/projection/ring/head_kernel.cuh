@@ -1,48 +1,49 @@
-// The projection and the prologue of up to 64 tokens. A cluster = a head: its blocks share the rows of the weights, which pass through a ring
-// in shared memory (ring/product.cuh). Block r of the cluster finishes tokens r, r + blocks, ...: it gets their rows from the others, rounded
-// as a separate projection would store them. A warp has every eighth of these tokens, whose places it has found before it multiplied.
+// Up to 64 tokens with the attention prologue (ring/product.cuh, finish/head.cuh). A cluster has a head: its blocks divide the rows of the weights.
+// The block of CTA rank r finishes tokens r, r + blocks, ...: it gets their rows from the others, rounded as a separate projection would store
+// them. A warp finishes every eighth of these tokens, whose positions and slots it has found before it multiplied.
 #pragma once
 
 #include <cstdint>
 
-#include <prologue/kernels/projection/ring/product.cuh>
 #include <prologue/kernels/projection/finish/head.cuh>
+#include <prologue/kernels/projection/ring/product.cuh>
 
 namespace prologue::cuda {
 
-inline constexpr int kPairsOfBlock = 8;  // in qkv_pairs_kernel
+inline constexpr int kPairsOfBlock = 8;  // in ring_head_pairs_kernel
 
-struct QkvRingArgs : RingArgs {
+struct RingHeadArgs : RingArgs {
   int32_t head_dim = 0;
-  int32_t heads_at = 0;  // in shared memory: QkvRingHeads or QkvPairs
-  // Of qkv_ring_kernel
+  int32_t heads_offset = 0;  // in shared memory: RingHeads or RingPairs
+  // ring_head_kernel has:
   int32_t log_blocks = 0;  // of a cluster
   int32_t lanes = 32;      // of a head, in what follows the projection
-  // Of qkv_pairs_kernel
+  // ring_head_pairs_kernel has:
   int32_t num_heads = 0;   // of q, k and v
   int32_t heads = 0;       // of a block
   int32_t log_tokens = 0;  // 2^log_tokens: num_tokens, and more
 };
 
-struct QkvRingHeads {
+struct RingHeads {
   Arrivals arrivals;
   alignas(16) unsigned char heads[16];  // [token that this block finishes][head_dim], 16 bits each
 };
 
-inline int64_t bytes_of_heads(const QkvRingArgs& a) {
+inline int64_t bytes_of_heads(const RingHeadArgs& a) {
   const int64_t tokens = (a.num_tokens + (1 << a.log_blocks) - 1) >> a.log_blocks;
-  return static_cast<int64_t>(sizeof(QkvRingHeads)) + tokens * a.head_dim * 2;
+  return static_cast<int64_t>(sizeof(RingHeads)) + tokens * a.head_dim * 2;
 }
 
-// By: RingByMma or RingByWgmma. kFeatures: with kMoreSteps, the steps are decided at run time.
-template <class T, int V, class By, int kFeatures>
+// By is RingByMma or RingByWgmma. kFeatures: with kMoreSteps, the steps are decided at run time.
+template <int V, class By, int kFeatures>
 __global__ void __launch_bounds__(kRingLaunchBound)
-    qkv_ring_kernel(const __grid_constant__ QkvRingArgs a, const __grid_constant__ MoreArgs p) {
+    ring_head_kernel(const __grid_constant__ RingHeadArgs a, const __grid_constant__ MoreArgs p) {
   static_assert((kFeatures & (kTokenNorm | kAxes | kDerived)) == 0);  // whether positions are derived is read at run time
 #if PROLOGUE_HOPPER
+  using T = typename By::T;
   auto* const memory = swizzled_dynamic_shared<unsigned char>();
-  const Ring ring(a, memory);
-  auto& own = *reinterpret_cast<QkvRingHeads*>(memory + a.heads_at);
+  const Ring ring(a, By::W::kBoxRowBytes, memory);
+  auto& own = *reinterpret_cast<RingHeads*>(memory + a.heads_offset);
   const int head = static_cast<int>(blockIdx.x) >> a.log_blocks, blocks = 1 << a.log_blocks;
   const int rank = static_cast<int>(blockIdx.x) & (blocks - 1);
   const int own_tokens = (a.num_tokens - rank + blocks - 1) >> a.log_blocks;
@@ -62,14 +63,14 @@ __global__ void __launch_bounds__(kRingLaunchBound)
     sync_barrier(1, kRingConsumers);
   }
   wait_for_previous_kernels();
-  const int first = static_cast<int>(threadIdx.x) / 32, lane = threadIdx.x % 32;  // of the block's tokens: the warp's first
+  const int first = static_cast<int>(threadIdx.x) / 32, lane = threadIdx.x % 32;  // the warp's first of the block's tokens
   const auto token_in = [&](int slot) { return (slot << a.log_blocks) + rank; };
   static_assert(kMostRingTokens / kRingWarps <= 32);
   const FoundToken found = find_token(p, a.num_tokens, token_in(first + lane * kRingWarps), head == 0);  // a lane has one of them
   TokenHead<T, V, kFeatures> finished;
   if (first < own_tokens) {
     finished.prepare(p, a.lanes, head);
-    finished.ask(p, found_by_lane(found, 0), token_in(first));
+    finished.load_token(p, found_by_lane(found, 0), token_in(first));
   }
   By::multiply(a, ring);
   sync_barrier(1, kRingConsumers);
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(kRingLaunchBound)
 #pragma unroll 1
   for (int slot = first, number = 1; slot < own_tokens; slot += kRingWarps, ++number) {
     TokenHead<T, V, kFeatures> next = finished;
-    if (slot + kRingWarps < own_tokens) next.ask(p, found_by_lane(found, number), token_in(slot + kRingWarps));
+    if (slot + kRingWarps < own_tokens) next.load_token(p, found_by_lane(found, number), token_in(slot + kRingWarps));
     const unsigned char* const rows = own.heads + slot * a.head_dim * kSize;
     const UnitPlace& place = finished.place();
     Unit<T, V> data = {};

@@ -1,8 +1,8 @@
-// The projection and the prologue of up to 64 tokens where no step needs a whole head (norms and computed scales do). A block has the same
-// eight rotary pairs of some heads, 16 rows of the weights each, which pass through a ring in shared memory (ring/product.cuh). So it rotates
-// and stores what it has multiplied: there are no clusters, and more SMs have a block than if blocks share a head (ring/head_kernel.cuh; 8B:
-// 128 in place of 96). While the others multiply, a tenth warp finds the tokens' places, and cos and sin of the pairs, which are the same for
-// each head. Then a thread has a token and V pairs of it, of one head after another.
+// Up to 64 tokens with the attention prologue, where no step needs a whole head (norms and computed scales do). A block has the same eight rotary
+// pairs of some heads, 16 rows of the weights each. So it rotates and stores what it has multiplied: there are no clusters, and more SMs have a
+// block than if blocks divide heads (ring/head_kernel.cuh; 8B: 128 in place of 96). While the others multiply, a tenth warp finds the tokens'
+// positions and slots, and cos and sin of the pairs, which are the same for each head. Then a thread has a token and V pairs of it, of one head
+// after another.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace prologue::cuda {
 
-inline constexpr int kPairsThreads = kRingThreads + 32;
+inline constexpr int kRingPairsThreads = kRingThreads + 32;
 
 struct PairsOfToken {
   FoundToken found;
@@ -19,25 +19,26 @@ struct PairsOfToken {
   float sin[kPairsOfBlock];
 };
 
-struct QkvPairs {
+struct RingPairs {
   Barrier found;           // all tokens
   PairsOfToken tokens[1];  // [num_tokens]
 };
 
 inline int64_t bytes_of_pairs(int64_t num_tokens) {
-  return static_cast<int64_t>(sizeof(QkvPairs)) + (num_tokens - 1) * static_cast<int64_t>(sizeof(PairsOfToken));
+  return static_cast<int64_t>(sizeof(RingPairs)) + (num_tokens - 1) * static_cast<int64_t>(sizeof(PairsOfToken));
 }
 
-// By: RingByMma or RingByWgmma.
-template <class T, int V, class By, int kFeatures>
-__global__ void __launch_bounds__(PROLOGUE_HOPPER ? kPairsThreads : 32)
-    qkv_pairs_kernel(const __grid_constant__ QkvRingArgs a, const __grid_constant__ MoreArgs p) {
+// By is RingByMma or RingByWgmma.
+template <int V, class By, int kFeatures>
+__global__ void __launch_bounds__(PROLOGUE_HOPPER ? kRingPairsThreads : 32)
+    ring_head_pairs_kernel(const __grid_constant__ RingHeadArgs a, const __grid_constant__ MoreArgs p) {
   static_assert((kFeatures & ~(kLayouts | kBias | kGivenScales)) == 0);  // whether positions are derived is read at run time
 #if PROLOGUE_HOPPER
+  using T = typename By::T;
   constexpr int kRowsOfHead = 2 * kPairsOfBlock, kLanes = kPairsOfBlock / V;
   auto* const memory = swizzled_dynamic_shared<unsigned char>();
-  const Ring ring(a, memory);
-  auto& pairs = *reinterpret_cast<QkvPairs*>(memory + a.heads_at);
+  const Ring ring(a, By::W::kBoxRowBytes, memory);
+  auto& pairs = *reinterpret_cast<RingPairs*>(memory + a.heads_offset);
   const int blocks_of_head = a.head_dim / kRowsOfHead, number = static_cast<int>(blockIdx.x) % blocks_of_head;
   const int first_head = static_cast<int>(blockIdx.x) / blocks_of_head * a.heads, heads = min(a.heads, a.num_heads - first_head);
   if (threadIdx.x == 0) pairs.found.init(32);
@@ -73,9 +74,9 @@ __global__ void __launch_bounds__(PROLOGUE_HOPPER ? kPairsThreads : 32)
     sync_barrier(1, kRingConsumers);
   }
   wait_for_previous_kernels();
-  const int lane = static_cast<int>(threadIdx.x) % kLanes, place = static_cast<int>(threadIdx.x) / kLanes;
-  const int t = place & ((1 << a.log_tokens) - 1), step = kRingConsumers / kLanes >> a.log_tokens;
-  int head = place >> a.log_tokens;  // of the block's; then every `step`th
+  const int lane = static_cast<int>(threadIdx.x) % kLanes, item = static_cast<int>(threadIdx.x) / kLanes;
+  const int t = item & ((1 << a.log_tokens) - 1), step = kRingConsumers / kLanes >> a.log_tokens;
+  int head = item >> a.log_tokens;  // of the block's; then every `step`th
   const bool finishes = t < a.num_tokens && head < heads;
   TokenHead<T, V, kFeatures> finished;
   if (finishes) finished.prepare_unit(p, first_head + head, number * kLanes + lane);
@@ -88,8 +89,8 @@ __global__ void __launch_bounds__(PROLOGUE_HOPPER ? kPairsThreads : 32)
   UnitAngles<V> angles;
 #pragma unroll
   for (int i = 0; i < V; ++i) angles.cos[i] = token.cos[lane * V + i], angles.sin[i] = token.sin[lane * V + i];
-  finished.take(token.found, t, angles);
-  // Where the unit is in the rows of a head.
+  finished.set_token(token.found, t, angles);
+  // The unit is in these rows of a head.
   const bool halves = (kFeatures & kLayouts) == 0;
   const int row_a = halves ? lane * V : 2 * lane * V, row_b = row_a + (halves ? kPairsOfBlock : V);
 #pragma unroll 1

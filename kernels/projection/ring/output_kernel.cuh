@@ -1,6 +1,6 @@
-// A linear layer for up to 64 tokens (ring/product.cuh). A block has some rows of y; with a gated activation the rows of gate and the rows of
-// up that go with them. Where its sums are done, all threads but the copying warp's add the bias, apply the activation, add the residual and
-// store: four neighbours of a token, or eight where a thread would have four more than once. Blocks that share k add up each other's sums.
+// Up to 64 tokens with a linear layer's end (ring/product.cuh, finish/output.cuh). A block has some rows of y; with a gated activation the rows of
+// gate and the rows of up that go with them. When its sums are done, all threads but the copying warp's finish them: four neighbours of a token
+// at a time, or eight where a thread would have four more than once. Blocks that divide k add up each other's sums.
 #pragma once
 
 #include <cstdint>
@@ -10,43 +10,46 @@
 
 namespace prologue::cuda {
 
-// Whether blocks share k: never for few tokens, whose kernel is kept small.
+// Says whether blocks divide k: never with few tokens, whose kernel is kept small.
 template <class By>
-__device__ inline bool shares(const RingArgs& a) {
-  return By::kMostTokens > kMostFewTokens && a.log_sharers != 0;
+__device__ inline bool divides_k(const RingArgs& a) {
+  return By::kMostTokens > kMostFewTokens && a.log_k_blocks != 0;
 }
 
-// What a thread does with the sums: kCount neighbouring channels of y, from `row` of the block's on, of token t, then as many of a later one.
+// A thread finishes kCount neighbouring channels of y, from `row` of the block's rows on, of token t, then as many of a later token, and so on.
 // `residual`: of the first ones.
-template <class T, class By, int kCount>
+template <class By, int kCount>
 __device__ inline void finish_tokens(const RingArgs& a, const OutputArgs& o, const Ring& ring, int first_row, int rows, int t,
-                                     int row, const Packed<T, 8>& residual) {
+                                     int row, const Packed<typename By::T, 8>& residual) {
+  using T = typename By::T;
   Packed<T, kCount> added;
 #pragma unroll
   for (int i = 0; i < Packed<T, kCount>::kWords; ++i) added.words[i] = residual.words[i];
 #pragma unroll 1
   while (t < a.num_tokens) {
     const int at = first_row + row;
-    finish_rows<T, kCount>(
-        o, row, a.box_rows, at, place_of_output<T>(o, t, at), added, [&](int of_block, float(&values)[kCount]) {
-          shares<By>(a) ? gather_shared_rows<By>(a, ring, t, of_block, values) : gather_rows<By>(a, ring, t, of_block, values);
-        });
-    const int threads = shares<By>(a) ? kRingConsumers << a.log_sharers : kRingConsumers, groups = rows / kCount;
+    finish_rows<T, kCount>(o, row, a.box_rows, at, address_of_output<T>(o, t, at), added,
+                           [&](int of_block, float(&values)[kCount]) {
+                             divides_k<By>(a) ? gather_rows_of_cluster<By>(a, ring, t, of_block, values)
+                                              : gather_rows<By>(a, ring, t, of_block, values);
+                           });
+    const int threads = divides_k<By>(a) ? kRingConsumers << a.log_k_blocks : kRingConsumers, groups = rows / kCount;
     t += threads / groups, row += threads % groups * kCount;
     if (row >= rows) row -= rows, ++t;
-    if (o.adds != 0 && t < a.num_tokens) added = load_packed<T, kCount>(place_of_output<T>(o, t, first_row + row));
+    if (o.adds != 0 && t < a.num_tokens) added = load_packed<T, kCount>(address_of_output<T>(o, t, first_row + row));
   }
 }
 
-// By: RingByMma or RingByWgmma.
-template <class T, class By>
+// By is RingByMma or RingByWgmma.
+template <class By>
 __global__ void __launch_bounds__(kRingLaunchBound, By::kBlocksOfSm)
-    projection_ring_kernel(const __grid_constant__ RingArgs a, const __grid_constant__ OutputArgs o) {
+    ring_output_kernel(const __grid_constant__ RingArgs a, const __grid_constant__ OutputArgs o) {
 #if PROLOGUE_HOPPER
-  Ring ring(a, swizzled_dynamic_shared<unsigned char>());
-  if (shares<By>(a)) ring.share_k(a);
-  const int log_sharers = shares<By>(a) ? a.log_sharers : 0;
-  const int first_row = static_cast<int>(blockIdx.x >> log_sharers) * a.box_rows;  // of y
+  using T = typename By::T;
+  Ring ring(a, By::W::kBoxRowBytes, swizzled_dynamic_shared<unsigned char>());
+  if (divides_k<By>(a)) ring.take_part_of_k(a);
+  const int log_k_blocks = divides_k<By>(a) ? a.log_k_blocks : 0;
+  const int first_row = static_cast<int>(blockIdx.x >> log_k_blocks) * a.box_rows;  // of y
   ring.open();
   __syncthreads();
   let_next_kernel_start();
@@ -54,10 +57,10 @@ __global__ void __launch_bounds__(kRingLaunchBound, By::kBlocksOfSm)
     if (threadIdx.x == kRingConsumers) fill_ring(a, ring, first_row);
     return;
   }
-  // What this thread will store, found before anything is waited for.
-  const int rows = min(a.box_rows, o.n - first_row), threads = kRingConsumers << log_sharers;
+  // What this thread will store is found before it waits for anything.
+  const int rows = min(a.box_rows, o.n - first_row), threads = kRingConsumers << log_k_blocks;
   const bool by_8 = By::kMostTokens > kMostFewTokens && o.by_8 != 0 && a.num_tokens * (rows / 4) > threads;
-  const int sharer = shares<By>(a) ? static_cast<int>(cluster_rank()) : 0, thread = sharer * kRingConsumers + threadIdx.x;
+  const int k_block = divides_k<By>(a) ? static_cast<int>(cluster_rank()) : 0, thread = k_block * kRingConsumers + threadIdx.x;
   const int groups = by_8 ? rows / 8 : rows / 4, t = thread / groups, row = (thread - t * groups) * (by_8 ? 8 : 4);
   if (a.norm_weight != nullptr) {
     load_norm_weight(a, ring);
@@ -66,7 +69,7 @@ __global__ void __launch_bounds__(kRingLaunchBound, By::kBlocksOfSm)
   wait_for_previous_kernels();  // x is waited for anyway; the residual can be seen
   Packed<T, 8> residual = {};
   if (o.adds != 0 && t < a.num_tokens) {
-    const char* const from = place_of_output<T>(o, t, first_row + row);
+    const char* const from = address_of_output<T>(o, t, first_row + row);
     if (by_8) {
       residual = load_packed<T, 8>(from);
     } else {
@@ -75,10 +78,10 @@ __global__ void __launch_bounds__(kRingLaunchBound, By::kBlocksOfSm)
     }
   }
   By::multiply(a, ring);
-  shares<By>(a) ? sync_cluster() : sync_barrier(1, kRingConsumers);
-  by_8 ? finish_tokens<T, By, 8>(a, o, ring, first_row, rows, t, row, residual)
-       : finish_tokens<T, By, 4>(a, o, ring, first_row, rows, t, row, residual);
-  if (shares<By>(a)) sync_cluster();  // nobody reads this block's sums any more
+  divides_k<By>(a) ? sync_cluster() : sync_barrier(1, kRingConsumers);
+  by_8 ? finish_tokens<By, 8>(a, o, ring, first_row, rows, t, row, residual)
+       : finish_tokens<By, 4>(a, o, ring, first_row, rows, t, row, residual);
+  if (divides_k<By>(a)) sync_cluster();  // no other block reads this one's sums after this
 #endif
 }
 

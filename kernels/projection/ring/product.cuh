@@ -1,15 +1,15 @@
-// Up to 64 tokens multiplied by weights that pass through shared memory: a block for each SM, with some rows of the weights and all of k.
-// One thread of a ninth warp copies weights and x by TMA into a ring of stages; eight warps multiply. Each brings x to registers, where it
-// is multiplied by the norm's weight, and its squares are summed on the way.
+// The way of 2 to 64 tokens: weights pass through a ring of stages in shared memory. A block for each SM has some rows of the weights and all of k.
+// One thread of a ninth warp copies weights and x by TMA into the stages; eight warps multiply. Each of them brings x to registers, where it
+// multiplies x by the norm's weight and sums its squares.
 //
 //   ring/by_mma.cuh      up to 16 tokens: rows of weights times tokens, by mma.m16n8k16. One code for all numbers of rows, so that all
 //                        projections of a layer run the same (vector/product.cuh says why)
 //   ring/by_wgmma.cuh    up to 64: tokens times rows of weights
 //
-// A scheduler has two of the warps, so an instruction takes some five clocks, whatever it is: what a warp does with a stage must be few of
-// them, or the stage is not free in time. The ring holds weights before the kernel before this one has ended: nothing waits for x until then.
-// Every block reads all of x, from the L2: that is what limits the number of tokens. Where it would read more of x than of the weights, blocks
-// share k instead, and then add up each other's sums (ring/output_kernel.cuh).
+// A scheduler has two of the warps, so an instruction takes some five clocks, whatever it is: a warp must do little with a stage, or the stage is
+// not free in time. The ring holds weights before the kernel before this one has ended: nothing waits for x until then. Every block reads all
+// of x, from the L2; that is what limits the number of tokens. Where it would read more of x than of the weights, cooperating blocks divide k
+// instead, and then add up each other's sums (ring/output_kernel.cuh).
 #pragma once
 
 #include <cstddef>
@@ -17,77 +17,78 @@
 #include <type_traits>
 
 #include <prologue/kernels/base/shared/reciprocal_root.h>
+#include <prologue/kernels/projection/policy.h>
 #include <prologue/kernels/base/device/head_unit.cuh>
 #include <prologue/kernels/base/device/hopper.cuh>
 #include <prologue/kernels/base/device/instructions.cuh>
 #include <prologue/kernels/projection/sums.cuh>
+#include <prologue/kernels/projection/weights/dense.cuh>
 
 namespace prologue::cuda {
 
 inline constexpr int kMostRingTokens = 64;
 inline constexpr int kMostFewTokens = 16;  // of ring/by_mma.cuh
-inline constexpr int kRingWarps = 8;  // that multiply
+inline constexpr int kRingWarps = 8;       // that multiply
 inline constexpr int kRingConsumers = kRingWarps * 32;
 inline constexpr int kRingThreads = kRingConsumers + 32;
 inline constexpr int kRingLaunchBound = PROLOGUE_HOPPER ? kRingThreads : 32;
 inline constexpr int kMostRingRows = 256;
 inline constexpr int kMostRingStages = 12;
-inline constexpr int kBoxChannels = 64;  // of k: 128 bytes, a row of the swizzle
-inline constexpr int kBoxRowBytes = 128;
+inline constexpr int kBoxChannels = 64;    // of k: a row of the swizzle
+inline constexpr int kXBoxRowBytes = 128;  // of x
 inline constexpr int kStepsOfBox = kBoxChannels / 16;
 inline constexpr int kPairsOfLane = 2 * kStepsOfBox;  // of a box's channels, in a lane's fragments
-// On their way to an SM. In whole layers more and less were slower (docs/tuning/projection.md).
-inline constexpr int64_t kEnoughWeights = 112 * 1024;
 
 struct RingArgs {
-  // [channel of 64, row, half, k / 64]: a box is a stage's; halves: of gate and of up, else one. qkv_pairs_kernel has heads before k / 64.
+  // [channel of 64, row, half, k / 64], of which a stage has one box; halves: of gate and of up, or one. ring_head_pairs_kernel has heads before
+  // k / 64.
   CUtensorMap weight;
-  CUtensorMap x;       // [channel of 64, token, k / 64]: likewise
+  CUtensorMap x;                      // [channel of 64, token, k / 64], likewise
   const char* norm_weight = nullptr;  // null = 1
   int32_t num_tokens = 0;
-  int32_t x_rows = 0;       // num_tokens and more, a multiple of 8
-  int32_t k = 0;            // a multiple of 64
-  int32_t rows = 0;         // of the weights, of a block, of all halves: a multiple of 8
-  int32_t box_rows = 0;     // of one half: a multiple of 8; of qkv_pairs_kernel: from one block's to the next one's
-  int32_t boxes = 0;        // of 64 channels, of a stage
-  int32_t log_ways = 0;     // 2^log_ways warps or warpgroups share the channels of a stage
-  int32_t log_sharers = 0;  // 2^log_sharers blocks, a cluster, have the same rows and share k; there is no norm then
-  int32_t stages = 0;       // of the ring
-  int32_t stage_bytes = 0;  // of its weights, then of its x
-  int32_t row_of_sums = 0;  // floats, such that lanes that store together use different banks
-  int32_t tail_at = 0;      // in shared memory: RingTail
+  int32_t x_rows = 0;        // of a box of x: num_tokens, up to a multiple of 8
+  int32_t k = 0;             // a multiple of 64
+  int32_t rows = 0;          // of the weights, of a block, of all halves: a multiple of 8
+  int32_t box_rows = 0;      // of one half: a multiple of 8; ring_head_pairs_kernel: from one block's rows to the next one's
+  int32_t boxes = 0;         // of 64 channels, of a stage
+  int32_t log_splits = 0;    // 2^log_splits warps or warpgroups divide the channels of a stage
+  int32_t log_k_blocks = 0;  // 2^log_k_blocks blocks, a cluster, have the same rows and divide k; there is no norm then
+  int32_t stages = 0;        // of the ring
+  int32_t stage_bytes = 0;   // of its weights, then of its x
+  int32_t sums_stride = 0;   // floats from one token's sums to the next, such that lanes that store together use different banks
+  int32_t tail_offset = 0;   // of RingTail, in shared memory
   int32_t normed = 0;
-  int32_t float_weights = 0;  // norm_weight is float32
+  int32_t float_norm_weight = 0;  // norm_weight is float32
   float eps = 0.0f;
-  float inverse_width = 0.0f;  // 1 / k
+  float inverse_k = 0.0f;  // 1 / k
 };
 
 struct RingTail {
   Barrier loaded[kMostRingStages];
   Barrier emptied[kMostRingStages];
-  float squares[kRingWarps * kMostRingTokens];  // of x, [part][token]; those that nobody writes are zeros
+  float squares[kRingWarps * kMostRingTokens];  // of x, [part][token]; zeros where no warp writes
   float factors[kMostRingTokens];               // of the norm
   uint4 norm_weight[1];                         // [k, and zeros to the end of the last stage], of its own type
 };
 
-// Where things are in so many bytes of shared memory, from num_tokens, rows, k, the norm, boxes, log_ways and row_of_sums. Returns how many
-// are used; without any stages there is no room. `beyond`: rows of weights or of x behind the last, which are read, and nothing is made of them.
-// `enough_weights`: bytes on their way; no more stages than that takes.
-inline int64_t place_ring(RingArgs& a, int64_t beyond, int64_t room, int64_t enough_weights) {
-  const int64_t channels = int64_t{a.boxes * kBoxChannels} << a.log_sharers, count = (a.k + channels - 1) / channels;
-  const int64_t norm_weight = a.norm_weight == nullptr ? 0 : count * channels * (a.float_weights != 0 ? 4 : 2);
+// Lays out `room` bytes of shared memory for num_tokens, rows, k, the norm, boxes, log_splits and sums_stride. Returns how many bytes are used; with
+// no stages there is no room. weight_row_bytes: of a box. `beyond`: bytes that are read after the last stage, and not used.
+// `bytes_in_flight`: of weights; the ring has no more stages than that takes.
+inline int64_t lay_out_ring(RingArgs& a, int64_t weight_row_bytes, int64_t beyond, int64_t room, int64_t bytes_in_flight) {
+  const int64_t channels = int64_t{a.boxes * kBoxChannels} << a.log_k_blocks, count = policy::divide_up(a.k, channels);
+  const int64_t norm_weight = a.norm_weight == nullptr ? 0 : count * channels * (a.float_norm_weight != 0 ? 4 : 2);
   const int64_t tail = static_cast<int64_t>(sizeof(RingTail)) + norm_weight;
-  const int64_t weights = int64_t{a.boxes} * a.rows * kBoxRowBytes;
-  a.stage_bytes = static_cast<int32_t>(weights + int64_t{a.boxes} * a.x_rows * kBoxRowBytes);
+  const int64_t weights = int64_t{a.boxes} * a.rows * weight_row_bytes;
+  a.stage_bytes = static_cast<int32_t>(weights + int64_t{a.boxes} * a.x_rows * kXBoxRowBytes);
   a.stages = kMostRingStages;
   const auto at_most = [&](int64_t stages) { a.stages = static_cast<int32_t>(stages < a.stages ? stages : a.stages); };
-  at_most((room - tail - beyond * kBoxRowBytes) / a.stage_bytes);
-  at_most((enough_weights + weights - 1) / weights);
+  at_most((room - tail - beyond) / a.stage_bytes);
+  at_most(policy::divide_up(bytes_in_flight, weights));
   at_most(count);
-  const int64_t ring = int64_t{a.stages} * a.stage_bytes + beyond * kBoxRowBytes;
-  const int64_t sums = int64_t{a.num_tokens} * a.row_of_sums * 4 << a.log_ways;
-  a.tail_at = static_cast<int32_t>(ring > sums ? ring : (sums + 15) / 16 * 16);
-  return a.tail_at + tail;
+  const int64_t ring = int64_t{a.stages} * a.stage_bytes + beyond;
+  const int64_t sums = int64_t{a.num_tokens} * a.sums_stride * 4 << a.log_splits;
+  a.tail_offset = static_cast<int32_t>(ring > sums ? ring : policy::divide_up(sums, 16) * 16);
+  return a.tail_offset + tail;
 }
 
 struct Ring {
@@ -95,33 +96,33 @@ struct Ring {
   RingTail* tail;
   int stages;
   int stage_bytes;
-  int channels;       // of a stage
-  int first;          // of the block's stages of k
-  int count;          // of them
+  int channels;  // of a stage
+  int first;     // the block's K extent, in stages
+  int count;
   int weights_bytes;  // of a box
   int x_bytes;        // of a box
   int x_at;           // in a stage
 
-  __device__ Ring(const RingArgs& a, unsigned char* shared)
+  __device__ Ring(const RingArgs& a, int weight_row_bytes, unsigned char* shared)
       : memory(shared),
-        tail(reinterpret_cast<RingTail*>(shared + a.tail_at)),
+        tail(reinterpret_cast<RingTail*>(shared + a.tail_offset)),
         stages(a.stages),
         stage_bytes(a.stage_bytes),
         channels(a.boxes * kBoxChannels),
         first(0),
         count((a.k + channels - 1) / channels),
-        weights_bytes(a.rows * kBoxRowBytes),
-        x_bytes(a.x_rows * kBoxRowBytes),
+        weights_bytes(a.rows * weight_row_bytes),
+        x_bytes(a.x_rows * kXBoxRowBytes),
         x_at(a.boxes * weights_bytes) {}
 
-  // This block has its part of k only.
-  __device__ void share_k(const RingArgs& a) {
-    const int of_block = (count + (1 << a.log_sharers) - 1) >> a.log_sharers;
+  // This block has only its part of k.
+  __device__ void take_part_of_k(const RingArgs& a) {
+    const int of_block = (count + (1 << a.log_k_blocks) - 1) >> a.log_k_blocks;
     first = static_cast<int>(cluster_rank()) * of_block;
     count = min(of_block, count - first);
   }
 
-  // By kRingThreads threads; then a __syncthreads().
+  // kRingThreads threads call it; then a __syncthreads() must follow.
   __device__ void open() const {
     for (int i = threadIdx.x; i < kRingWarps * kMostRingTokens; i += kRingThreads) tail->squares[i] = 0.0f;
     if (threadIdx.x != 0) return;
@@ -131,18 +132,18 @@ struct Ring {
     }
     fence_barrier_init();
   }
-  // Of the norm: what this lane multiplies its fragments of x by, from the one on that begins at this channel of k.
+  // The norm's weight as this lane needs it for its fragments of x, from the one on that begins at this channel of k.
   __device__ const unsigned char* norm_weight(const RingArgs& a, int channel) const {
     const int pair = (channel / kBoxChannels * 4 + static_cast<int>(threadIdx.x % 4)) * kPairsOfLane + channel % kBoxChannels / 8;
-    return reinterpret_cast<const unsigned char*>(tail->norm_weight) + pair * (a.float_weights != 0 ? 8 : 4);
+    return reinterpret_cast<const unsigned char*>(tail->norm_weight) + pair * (a.float_norm_weight != 0 ? 8 : 4);
   }
-  // [token][row_of_sums] of each way, place_of_sum() of a row (ring_by_*.cuh), where the ring was.
-  __device__ float* sums(const RingArgs& a, int way) const {
-    return reinterpret_cast<float*>(memory) + way * a.num_tokens * a.row_of_sums;
+  // [split][token][sums_stride], index_of_sum() of a row (by_mma.cuh, by_wgmma.cuh), where the ring was.
+  __device__ float* sums(const RingArgs& a, int split) const {
+    return reinterpret_cast<float*>(memory) + split * a.num_tokens * a.sums_stride;
   }
 };
 
-// A stage: its barriers, where it is in the ring, and the parity of the barriers' phase.
+// A stage: its barriers, its offset in the ring, and the parity of the barriers' phase.
 struct RingStage {
   Barrier* loaded;
   int at = 0;
@@ -153,14 +154,14 @@ struct RingStage {
     static_assert(offsetof(RingTail, emptied) == offsetof(RingTail, loaded) + kMostRingStages * sizeof(Barrier));
     return loaded + kMostRingStages;
   }
-  // To the next one. `end`: of the ring.
+  // Goes to the next stage. `end`: of the ring.
   __device__ void advance(const Ring& ring, int end) {
     at += ring.stage_bytes, ++loaded;
     if (at == end) at = 0, loaded = ring.tail->loaded, parity ^= 1;
   }
 };
 
-// By one thread. `load_rows(to, barrier, k / 64)` copies a box of the block's weights.
+// One thread calls it. `load_rows(to, barrier, k / 64)` copies a box of the block's weights.
 template <class LoadRows>
 __device__ inline void fill_ring(const RingArgs& a, const Ring& ring, const LoadRows& load_rows) {
   const auto load_weights = [&](const RingStage& stage, int number) {
@@ -170,27 +171,27 @@ __device__ inline void fill_ring(const RingArgs& a, const Ring& ring, const Load
   const auto load_x = [&](const RingStage& stage, int number) {
     load_box(ring.memory + stage.at + ring.x_at, a.x, *stage.loaded, 0, 0, (ring.first + number) * a.boxes);
   };
-  const int ahead = min(ring.count, ring.stages), end = ring.stages * ring.stage_bytes;
+  const int first_fill = min(ring.count, ring.stages), end = ring.stages * ring.stage_bytes;
   RingStage stage(ring);
-  for (int i = 0; i < ahead; ++i, stage.advance(ring, end)) load_weights(stage, i);
+  for (int i = 0; i < first_fill; ++i, stage.advance(ring, end)) load_weights(stage, i);
   wait_for_previous_kernels();
   stage = RingStage(ring);
-  for (int i = 0; i < ahead; ++i, stage.advance(ring, end)) load_x(stage, i);
+  for (int i = 0; i < first_fill; ++i, stage.advance(ring, end)) load_x(stage, i);
   stage = RingStage(ring);
-  for (int i = ahead; i < ring.count; ++i, stage.advance(ring, end)) {
+  for (int i = first_fill; i < ring.count; ++i, stage.advance(ring, end)) {
     stage.emptied()->wait(stage.parity);
     load_weights(stage, i);
     load_x(stage, i);
   }
 }
 
-// The same for rows that are neighbours, `first_row` of each half.
+// Fills the ring with rows that are neighbours, from `first_row` of each half on.
 __device__ inline void fill_ring(const RingArgs& a, const Ring& ring, int first_row) {
   fill_ring(a, ring, [&](void* to, Barrier& loaded, int box) { load_box(to, a.weight, loaded, 0, first_row, 0, box); });
 }
 
-// The norm's weight to shared memory, by all threads that multiply; then a barrier of theirs. It lies there as lanes need it: of 64 channels
-// those of lane % 4 = 0, pairs that are 8 channels apart, then those of lane % 4 = 1, and so on.
+// Copies the norm's weight to shared memory. All threads that multiply call it; then a barrier of theirs must follow. It is in the order in which
+// lanes need it: of 64 channels those of lane % 4 = 0, pairs that are 8 channels apart, then those of lane % 4 = 1, and so on.
 __device__ inline void load_norm_weight(const RingArgs& a, const Ring& ring) {
   const auto store = [&](int chunk, const auto& pairs) {  // of 8 channels
     const int box = chunk / kPairsOfLane, of_lane = chunk % kPairsOfLane;
@@ -204,7 +205,7 @@ __device__ inline void load_norm_weight(const RingArgs& a, const Ring& ring) {
 #pragma unroll 2
   for (int chunk = threadIdx.x; chunk < end; chunk += kRingConsumers) {
     const bool inside = chunk * 8 < a.k;
-    if (a.float_weights == 0) {
+    if (a.float_norm_weight == 0) {
       Bytes<16> weights = {};
       if (inside) weights = load_bytes<16, false>(a.norm_weight + chunk * 16);
       store(chunk, weights.words);
@@ -219,11 +220,11 @@ __device__ inline void load_norm_weight(const RingArgs& a, const Ring& ring) {
   }
 }
 
-// Fragments of x are matrices of 8 tokens and 8 channels, of which a lane has two channels, lane % 4 * 2 and the next, of token lane / 4. Those
-// of 16 tokens and 16 channels are four, in the order of the first operand of mma.m16n8k16 or of two second ones.
+// Fragments of x are matrices of 8 tokens and 8 channels, of which a lane has two channels, lane % 4 * 2 and the next, of token lane / 4. 16 tokens
+// and 16 channels are four of them, in the order of the first operand of mma.m16n8k16 or of two second ones.
 enum class XOrder { tokens_first, channels_first };
 
-// Fragments that are neighbours, each times the norm's weight (Ring::norm_weight()), rounded to T.
+// Multiplies neighbouring fragments by the norm's weight (Ring::norm_weight()), and rounds them to T.
 template <class T, XOrder kOrder, int kSteps>
 __device__ inline void weigh_fragments(const RingArgs& a, const unsigned char* weight, uint32_t (&x)[kSteps][4]) {
   static_assert(kSteps % 2 == 0);
@@ -234,7 +235,7 @@ __device__ inline void weigh_fragments(const RingArgs& a, const unsigned char* w
       weigh(x[step + i / 4][i % 4], i / 4 * 2 + of_fragment);
     }
   };
-  if (a.float_weights == 0) {
+  if (a.float_norm_weight == 0) {
 #pragma unroll
     for (int step = 0; step < kSteps; step += 2) {
       const Bytes<16> pairs = load_bytes<16, false>(weight + step * 8);
@@ -254,15 +255,15 @@ __device__ inline void weigh_fragments(const RingArgs& a, const unsigned char* w
   }
 }
 
-// What the norm multiplies a token by, where squares of it can be seen.
+// The factor of the norm for a token, once its squares are visible.
 __device__ inline float norm_of_token(const RingArgs& a, const Ring& ring, int t) {
   float squares = 0.0f;
 #pragma unroll
   for (int part = 0; part < kRingWarps; ++part) squares += ring.tail->squares[part * kMostRingTokens + t];
-  return reciprocal_root(fmaf(squares, a.inverse_width, a.eps));
+  return reciprocal_root(fmaf(squares, a.inverse_k, a.eps));
 }
 
-// Of all tokens, to ring.tail->factors, to be seen behind a barrier. With few tokens a thread finds its only one itself.
+// Finds the factors of all tokens, which are visible after a barrier. With few tokens a thread finds its only one itself.
 __device__ inline void find_factors(const RingArgs& a, const Ring& ring) {
   const int t = static_cast<int>(threadIdx.x);
   if (a.normed != 0 && t < a.num_tokens) ring.tail->factors[t] = norm_of_token(a, ring, t);
@@ -274,24 +275,24 @@ __device__ inline float factor_of_token(const RingArgs& a, const Ring& ring, int
   return By::kMostTokens > kMostFewTokens ? ring.tail->factors[t] : norm_of_token(a, ring, t);
 }
 
-// values += the sums of kCount neighbouring rows, from a multiple of it on, and a token. By: who multiplied.
+// Adds to `values` the sums of kCount neighbouring rows, from a multiple of kCount on, of a token. By: RingByMma or RingByWgmma.
 template <class By, int kCount>
 __device__ inline void add_sums(const RingArgs& a, const float* sums, int t, int row, float (&values)[kCount]) {
   constexpr int kTogether = kCount < 4 ? kCount : 4;
-  const int stride = a.num_tokens * a.row_of_sums;
+  const int stride = a.num_tokens * a.sums_stride;
 #pragma unroll
   for (int first = 0; first < kCount; first += kTogether) {
-    const float* const from = sums + t * a.row_of_sums + By::place_of_sum(row + first);
+    const float* const from = sums + t * a.sums_stride + By::index_of_sum(row + first);
     float(&together)[kTogether] = *reinterpret_cast<float(*)[kTogether]>(values + first);
-    if constexpr (By::kWays > 0) {
-      add_up<By::kWays>(from, stride, together);
+    if constexpr (By::kSplits > 0) {
+      add_up<By::kSplits>(from, stride, together);
     } else {
-      add_up<2>(from, stride, 1 << a.log_ways, together);
+      add_up<2>(from, stride, 1 << a.log_splits, together);
     }
   }
 }
 
-// The products of the rows and the token.
+// Gathers the products of the rows and the token.
 template <class By, int kCount>
 __device__ inline void gather_rows(const RingArgs& a, const Ring& ring, int t, int row, float (&values)[kCount]) {
 #pragma unroll
@@ -302,14 +303,14 @@ __device__ inline void gather_rows(const RingArgs& a, const Ring& ring, int t, i
   for (float& value : values) value *= factor;
 }
 
-// The same where blocks share k.
+// Gathers them where blocks divide k.
 template <class By, int kCount>
-__device__ inline void gather_shared_rows(const RingArgs& a, const Ring& ring, int t, int row, float (&values)[kCount]) {
+__device__ inline void gather_rows_of_cluster(const RingArgs& a, const Ring& ring, int t, int row, float (&values)[kCount]) {
 #pragma unroll
   for (float& value : values) value = 0.0f;
 #pragma unroll 1
-  for (int sharer = 0; sharer < 1 << a.log_sharers; ++sharer) {
-    add_sums<By>(a, in_block_of_cluster(ring.sums(a, 0), static_cast<uint32_t>(sharer)), t, row, values);
+  for (int k_block = 0; k_block < 1 << a.log_k_blocks; ++k_block) {
+    add_sums<By>(a, in_block_of_cluster(ring.sums(a, 0), static_cast<uint32_t>(k_block)), t, row, values);
   }
 }
 

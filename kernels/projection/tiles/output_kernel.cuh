@@ -1,19 +1,20 @@
-// For prompts: tiles of gate and up (tiles/product.cuh). The warps that finish a tile apply the activation, while the next tile is multiplied:
-// gate and up are never in memory.
+// Prompts with a linear layer's end: tiles of gate and up (tiles/product.cuh, finish/output.cuh). The warps that finish a tile apply the activation
+// while the next tile is multiplied, so gate and up are never in memory.
 #pragma once
 
 #include <cstdint>
 
-#include <prologue/kernels/projection/tiles/output_launch.h>
-#include <prologue/kernels/projection/tiles/product.cuh>
 #include <prologue/kernels/projection/finish/output.cuh>
+#include <prologue/kernels/projection/tiles/product.cuh>
 
 namespace prologue::cuda {
 
-// 8 channels of y by each lane.
+inline constexpr int kGatedColumns = 256;  // of a tile: those of gate, then those of up
+
+// Each lane finishes 8 channels of y at a time.
 template <class T, class Shared>
-__device__ inline void store_gated_tile(const GemmTiles& a, const OutputArgs& o, const Shared& shared, const TilePlace& tile,
-                                        int warp, int warps) {
+__device__ inline void finish_gated_tile(const TilesArgs& a, const OutputArgs& o, const Shared& shared, const TilePosition& tile,
+                                         int warp, int warps) {
   constexpr int kHalf = kGatedColumns / 2, kChannels = 8, kLanes = kHalf / kChannels, kAtOnce = 32 / kLanes;
   const int lane = threadIdx.x % 32, channel = lane % kLanes * kChannels, at = tile.column * kHalf + channel;
   const int rows = min(tile.tokens, a.num_tokens - tile.token);
@@ -39,14 +40,15 @@ __device__ inline void store_gated_tile(const GemmTiles& a, const OutputArgs& o,
   }
 }
 
-template <class T>
+template <class W>
 __global__ void __launch_bounds__(kTileThreads, 1)
-    projection_tiles_kernel(const __grid_constant__ GemmTiles a, const __grid_constant__ OutputArgs o) {
+    tiles_output_kernel(const __grid_constant__ TilesArgs a, const __grid_constant__ OutputArgs o) {
 #if PROLOGUE_HOPPER
-  auto& shared = *swizzled_dynamic_shared<TileShared<T, kGatedColumns>>();
-  run_tiles<T>(
-      a, shared, [](const TilePlace&, int) {},
-      [&](const TilePlace& tile, int warp, int warps) { store_gated_tile<T>(a, o, shared, tile, warp, warps); });
+  using T = typename W::T;
+  auto& shared = *swizzled_dynamic_shared<TileShared<W, kGatedColumns>>();
+  run_tiles<W>(
+      a, shared, [](const TilePosition&, int) {},
+      [&](const TilePosition& tile, int warp, int warps) { finish_gated_tile<T>(a, o, shared, tile, warp, warps); });
 #endif
 }
 

@@ -1,0 +1,203 @@
+// Which way (way.h) brings the weights of which projection, how its launch is divided, and which launches begin early: every decision that
+// was measured, with its measurement. Plain host code; the ways ask it, and the graph asks it which launches may overlap.
+//
+// A projection multiplies x [num_tokens, k] by weights [n, k] of 16 bits. Its way is the first of these that can do the call and of which
+// the function says that it is the fastest; none of them: separate operations, with cuBLASLt's GEMM.
+//
+//                    | a linear layer                        | the heads of q, k and v (all of them: heads_save_enough())
+//     vector         | vector_is_fastest()                   | 1 token, in one pass, or in four: vector_passes_fill_the_gpu()
+//     ring           | num_tokens >= tokens_of_rings(n, k)   | 2 to 64 tokens: ring_heads_of_block(), ring_divides_heads()
+//     registers      | up to 16 tokens: whatever is left     | up to 16 tokens: registers_heads_are_worth_it()
+//     tiles          | tiles_are_worth_it()                  | tiles_are_worth_it()
+//
+// So 8 tokens of an 8B model take the ring: tokens_of_rings(4096, 4096) is 2, and the weights of its 48 heads are 128 blocks of 48 rows.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+namespace prologue {
+
+// ---- early launches ---------------------------------------------------------------------------------------------------------
+
+// Says whether [n, k] weights may begin beside attention (`overlaps`) in every step. Attention of few tokens keeps few SMs busy, and long. Small
+// blocks of a large matrix that start beside it gather on the other SMs, and those of the launches after it find room only there: such a
+// layer was 14 % slower. At one token it is 1 to 2 % faster if they start when the keys have been read, and from tokens_of_rings() on, too:
+// weights pass through rings then, whose blocks have an SM each (docs/tuning/launches.md).
+constexpr bool may_begin_beside_attention(int64_t n, int64_t k) { return n * k <= int64_t{1} << 20; }
+
+// Says whether the blocks of one token hold all of [n, k] weights in registers before there is an x. Attention then signals early.
+constexpr bool waits_with_its_weights(int64_t n, int64_t k) { return n * k <= int64_t{8} << 20; }
+
+// The fewest tokens that [n, k] weights (n: of gate and up together) are multiplied by in a ring. For fewer, weights through registers are
+// faster where the blocks of a ring have few rows, and where rows are short. Measured in whole layers (bench_projection).
+constexpr int64_t tokens_of_rings(int64_t n, int64_t k) { return k >= 4096 && n >= 3200 ? 2 : k >= 2048 ? 8 : 9; }
+
+namespace policy {
+
+constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// The SMs of an H200. Where a number of blocks is compared with it, the sizes were measured there.
+inline constexpr int64_t kSms = 132;
+
+// ---- vector -----------------------------------------------------------------------------------------------------------------
+
+// A large matrix without a gated activation only if its rows are long. (The output projection of 8B takes the room of attention's
+// neighbours, lm_head is as fast either way.) Measured in whole layers and steps (bench_projection, generate). n: of y.
+constexpr bool vector_is_fastest(int64_t n, int64_t k, bool gated) { return gated || k > n || waits_with_its_weights(n, k); }
+
+// A warp has as many rows as leave some blocks, and twice as many as it has registers for, in two passes, if that leaves blocks for all
+// SMs. With four passes 1B and 8B are slower. `rows`: of a warp; `rows_of_pass`: that it has registers for.
+inline constexpr int64_t kMostPassesOfVectorOutput = 2;
+constexpr bool has_enough_vector_blocks(int64_t rows, int64_t rows_of_pass, int64_t blocks) {
+  constexpr int64_t kEnoughBlocks = 32, kEnoughBlocksOfPasses = 256;
+  return blocks >= (rows > rows_of_pass ? kEnoughBlocksOfPasses : kEnoughBlocks);
+}
+
+// Heads whose rows are too many for a cluster in one pass take four: with a block for most SMs, and none in a second wave. Measured in
+// whole layers (bench_projection): in two passes, with twice as many blocks, 8B is slower where attention reads 512 tokens.
+constexpr bool vector_passes_fill_the_gpu(int64_t blocks) { return blocks >= kSms && blocks <= 2 * kSms; }
+
+// ---- ring -------------------------------------------------------------------------------------------------------------------
+
+// Bytes of weights in flight to an SM; a ring has no more stages than that takes. In whole layers more and less were slower
+// (docs/tuning/projection.md). For a block whose warps have all of its rows it was measured with 48 rows (8B).
+inline constexpr int64_t kRingBytesInFlight = 112 * 1024, kRingBytesInFlightOfAllRows = 144 * 1024;
+
+// Rows of y of a block (`halves`: 2 if gate and up have as many each), such that the blocks are as few waves as can be. Up to
+// `few_tokens`, an SM has two blocks where one would have many rows: the end of one is hidden by what the other one reads, for gate and up
+// of 8B 1.03 x. With more tokens a block needs the whole shared memory.
+constexpr int64_t ring_rows(int64_t n, int64_t halves, int64_t most_rows, bool few_tokens, int64_t blocks_of_wave) {
+  constexpr int64_t kMostRowsOfTwoBlocks = 128;
+  const int64_t most = few_tokens ? kMostRowsOfTwoBlocks : most_rows;
+  for (int64_t waves = 1;; ++waves) {
+    const int64_t rows = divide_up(divide_up(n, blocks_of_wave * waves), 8) * 8;
+    if (halves * rows <= most) return rows;
+  }
+}
+
+// Says whether two cooperating blocks divide k. Blocks of few rows copy more of x than of the weights; in pairs that have half of k each, they copy
+// half of x, and then add up each other's sums. For down of 1B with 32 and 64 tokens, 1.25 to 1.33 x. In fours they are slow: the clusters do
+// not all find room at once. `rows`: of a block that has all of k.
+constexpr bool ring_divides_k(int64_t rows, int64_t k, bool few_tokens) {
+  constexpr int64_t kMostRowsOfLone = 16, kFewestChannels = 4096;
+  return !few_tokens && k >= kFewestChannels && rows <= kMostRowsOfLone;
+}
+
+inline constexpr int64_t kFewestTokensOfRingHeads = 2;
+
+// Blocks of few rows are slow where rows are long. Measured in whole layers (bench_projection).
+constexpr int64_t fewest_rows_of_ring_heads(int64_t k) {
+  constexpr int64_t kFewestRows = 16, kFewestLongRows = 32, kLongRow = 4096;
+  return k > kLongRow ? kFewestLongRows : kFewestRows;
+}
+
+// Returns of how many heads a block has the same pairs: the fewest with which all blocks run at once, since a second wave would take as long as
+// the first. 0: there is no such number. `blocks_of_head` blocks divide a head's pairs.
+constexpr int64_t ring_heads_of_block(int64_t num_heads, int64_t blocks_of_head, int64_t sms) {
+  if (blocks_of_head == 0 || blocks_of_head > sms) return 0;
+  int64_t heads = 1;
+  while (blocks_of_head * divide_up(num_heads, heads) > sms) ++heads;
+  return heads;
+}
+
+// Says whether 2^log_blocks blocks of a cluster should divide a head: as many as leave a block enough rows, in one wave.
+enum class RingDivision { too_many_blocks, best, too_few_rows };
+constexpr RingDivision ring_divides_heads(int64_t num_heads, int64_t head_dim, int64_t k, int log_blocks, int64_t sms) {
+  if (head_dim >> log_blocks < fewest_rows_of_ring_heads(0) || num_heads << log_blocks > sms)
+    return RingDivision::too_many_blocks;
+  return head_dim >> log_blocks < fewest_rows_of_ring_heads(k) ? RingDivision::too_few_rows : RingDivision::best;
+}
+
+// ---- registers --------------------------------------------------------------------------------------------------------------
+
+// A launch of this way: its blocks, and the slices of K (registers/product.cuh) that each warp multiplies.
+struct RegistersDivision {
+  int64_t blocks;
+  int64_t slices_of_warp;
+};
+
+// A cluster of a linear layer has from 8 down to 2 row tiles: the fewer the fewer clusters there are and the longer the rows are, until
+// there are enough blocks and a warp has few slices. But none has less than 2, nor less than 8 where there are many blocks (lm_head of a small
+// model): what blocks send each other would take longer than what they read. Measured in a whole layer (bench_projection): what other blocks
+// do around a launch decides as much as the launch by itself.
+inline constexpr int64_t kMostRowTiles = 8, kFewestRowTiles = 2;
+constexpr bool is_divided_enough(const RegistersDivision& of) { return of.blocks >= 256 && of.slices_of_warp <= 16; }
+constexpr bool is_divided_too_finely(const RegistersDivision& of) { return of.slices_of_warp < 2; }
+constexpr bool has_too_many_blocks(const RegistersDivision& of) { return of.slices_of_warp < 8 && of.blocks >= 2 * 768; }
+
+// Says whether a linear layer lets the next launch start before it multiplies: the next one then finds room on every SM.
+constexpr bool registers_signal_early(int64_t blocks) { return blocks <= kSms; }
+
+// With so few heads that they leave SMs without a block, long rows are better divided by a GEMM: 10 heads of 128 channels, k of 8192, are 5 %
+// slower in one kernel in a chain, 11 % by themselves.
+constexpr bool registers_heads_are_worth_it(const RegistersDivision& of) { return of.blocks >= kSms || of.slices_of_warp <= 16; }
+
+// A kernel with a finishing warp needs so many registers that two blocks fit an SM: more blocks would come in a second wave.
+constexpr bool finishing_warps_fit(int64_t blocks) { return blocks <= 2 * kSms; }
+
+// ---- tiles ------------------------------------------------------------------------------------------------------------------
+
+inline constexpr int64_t kTokensOfTile = 128, kChannelsOfStage = 64;
+
+// x W^T with so many rows of weights, of gate and up together.
+struct PromptSizes {
+  int64_t num_tokens;
+  int64_t n;
+  int64_t k;
+};
+
+// Calls with fewer tokens, or rows of the weights (70B on eight GPUs), or shorter ones (models below 1B) are faster separately.
+constexpr bool is_large_enough(const PromptSizes& sizes) {
+  constexpr int64_t kFewestTokens = 256, kFewestChannels = 2048, kFewestColumns = 2048;
+  return sizes.num_tokens >= kFewestTokens && sizes.k >= kFewestChannels && sizes.n >= kFewestColumns;
+}
+
+// How a launch of tiles is divided: stages of k, tiles that are whole, whether the others are divided in two, and clusters.
+struct TilesDivision {
+  int64_t columns;  // of a tile
+  int64_t stages_of_k;
+  int64_t whole_tiles;
+  bool divides;
+  int64_t clusters;
+};
+
+// Estimates what a launch takes, in waves of tiles of 256 columns on all clusters: measured on an H200, with k of 2048 and 4096.
+inline double waves_of_tiles(const TilesDivision& of) {
+  const double stages = static_cast<double>(of.stages_of_k);
+  const double waves = std::ceil(static_cast<double>(of.whole_tiles) / static_cast<double>(of.clusters));
+  if (of.columns > 192) return waves + (of.divides ? 0.82 : 0.0) + 6.4 / stages;
+  if (of.columns == 192) return 0.8 * waves + 6.4 / stages;
+  return 0.53 * waves + (of.divides ? 0.36 + 3.0 / stages : 0.0) + 3.0 * (waves + 1) / stages;
+}
+
+// Estimates the same for cuBLASLt's GEMM, which seems to have tiles of these sizes, and a kernel that reads and writes its product.
+inline double waves_of_separate_kernels(const PromptSizes& sizes, int64_t sms) {
+  const auto tiles = [&](int64_t columns) {
+    return std::ceil(static_cast<double>(sizes.num_tokens) / static_cast<double>(kTokensOfTile)) *
+           std::ceil(static_cast<double>(sizes.n) / static_cast<double>(columns));
+  };
+  const auto waves = [&](int64_t columns) { return std::ceil(tiles(columns) / static_cast<double>(sms)); };
+  const double product = std::min({waves(256), 0.85 * waves(192), 0.6 * waves(128) - 0.12, 0.35 * waves(64)});
+  const double whole = tiles(256) / static_cast<double>(sms);
+  return product + (4.9 + 5.3 * whole) * static_cast<double>(kChannelsOfStage) / static_cast<double>(sizes.k);
+}
+
+inline bool tiles_are_worth_it(const PromptSizes& sizes, const TilesDivision& division, int64_t sms) {
+  return is_large_enough(sizes) && waves_of_tiles(division) <= waves_of_separate_kernels(sizes, sms);
+}
+
+// ---- heads, in any way of few tokens ----------------------------------------------------------------------------------------
+
+// A call that neither begins early nor has a norm saves one launch, and from two tokens on that is worth less than what the ends of a larger
+// kernel cost. Measured in whole attention layers (bench_attention_layer): at one token 8B is 11 % faster in one kernel, at 2 to 64 tokens up to
+// 8 % slower, 1B up to 11 %; SmolLM2 is faster up to 16 tokens. `weights`: how many.
+constexpr bool heads_save_enough(int64_t num_tokens, int64_t weights, bool overlaps, bool normed) {
+  constexpr int64_t kMostOfOneToken = int64_t{32} << 20, kMostOfFewTokens = int64_t{1} << 20, kFewTokens = 16;
+  if (overlaps || normed) return true;
+  return num_tokens == 1 ? weights <= kMostOfOneToken : num_tokens <= kFewTokens && weights <= kMostOfFewTokens;
+}
+
+}  // namespace policy
+}  // namespace prologue

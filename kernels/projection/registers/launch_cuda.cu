@@ -1,0 +1,217 @@
+#include <algorithm>
+#include <bit>
+
+#include <prologue/kernels/projection/policy.h>
+#include <prologue/kernels/projection/registers/launch.cuh>
+
+namespace prologue::cuda {
+
+namespace {
+
+bool can_multiply(const Product& p) {
+  return p.num_tokens <= kMostRegistersTokens && p.k % kSliceChannels == 0 && is_readable(p) && device_is_hopper_or_later();
+}
+
+// `row_tiles`: of 16 rows, of each cluster; `blocks`: of each cluster.
+void fill(RegistersArgs& a, const Product& p, int64_t row_tiles, int64_t blocks) {
+  a.x = static_cast<const char*>(p.x);
+  a.weight = static_cast<const char*>(p.weight);
+  a.x_stride = p.x_stride * dtype_size(p.dtype);
+  a.num_tokens = static_cast<int32_t>(p.num_tokens);
+  a.slices = static_cast<int32_t>(p.k / kSliceChannels);
+  fill_norm(a, p);
+  a.row_tiles = static_cast<int32_t>(row_tiles);
+  a.blocks = static_cast<int32_t>(blocks);
+  a.log_blocks = std::countr_zero(static_cast<unsigned>(a.blocks));
+  a.log_splits = std::bit_width(static_cast<unsigned>(std::max<int64_t>(1, 8 / row_tiles))) - 1;
+  const int32_t slices_of_block = (a.slices + a.blocks - 1) / a.blocks;
+  a.x_row_bytes = (slices_of_block | 1) * kXSliceBytes;
+  constexpr int32_t kChunksOfWarp = 32, kChunksOfSlice = kXSliceBytes / 16;
+  const int32_t warps = a.row_tiles << a.log_splits, chunks = slices_of_block * kChunksOfSlice;
+  while (kChunksOfWarp << a.log_staging_warps < chunks && a.num_tokens << (a.log_staging_warps + 1) <= warps)
+    ++a.log_staging_warps;
+}
+
+bool fits(const RegistersArgs& a, int token_tiles) {
+  return a.num_tokens <= 8 * token_tiles && a.slices >= a.blocks && shared_bytes_of(a) <= kMaxSharedBytes;
+}
+
+// A kernel's arguments and the number of clusters, and what they say of the launch.
+template <class Args>
+struct Division {
+  Args args;
+  int64_t clusters = 0;
+
+  int64_t blocks() const { return clusters * args.blocks; }
+  policy::RegistersDivision sizes() const { return {blocks(), args.slices >> (args.log_blocks + args.log_splits)}; }
+  void shape(Launch& l, int finishers) const {
+    l.blocks = blocks();
+    l.threads = (32 * args.row_tiles << args.log_splits) + 32 * finishers;
+    l.cluster_blocks = args.blocks;
+    l.shared_bytes = shared_bytes_of(args);
+  }
+};
+
+// The division with the most blocks in a cluster: large matrices are then many small pieces, which keep all SMs busy to the end. `divide(blocks)`
+// makes one, or nothing if it does not fit.
+template <class Divide>
+auto with_most_blocks(const Divide& divide) {
+  for (int64_t blocks = kMaxBlocksOfCluster; blocks > 1; blocks /= 2) {
+    if (const auto division = divide(blocks)) return division;
+  }
+  return divide(1);
+}
+
+// ---- a linear layer ---------------------------------------------------------------------------------------------------------
+
+std::string output_name(DType type, const RegistersOutputInstance& instance) {
+  return str_cat(dtype_name(type), ", registers, ", 8 * instance.token_tiles, " tokens");
+}
+
+std::optional<Division<RegistersArgs>> divide_output(const ProjectionParams& p, const RegistersOutputInstance& instance,
+                                                     int64_t row_tiles, int64_t blocks) {
+  const int64_t all = p.n / 16 * (is_gated(p) ? 2 : 1);
+  Division<RegistersArgs> division;
+  row_tiles = std::min(row_tiles, all);
+  fill(division.args, product_of(p), row_tiles, blocks);
+  division.clusters = policy::divide_up(all, row_tiles);
+  division.args.signals_early = policy::registers_signal_early(division.blocks()) ? 1 : 0;
+  if (!fits(division.args, instance.token_tiles)) return {};
+  return division;
+}
+
+Launch output_of_division(const ProjectionParams& p, const RegistersOutputInstance& instance,
+                          const Division<RegistersArgs>& division) {
+  Launch l = output_launch(instance.kernel, division.args, p);
+  division.shape(l, 0);
+  return l;
+}
+
+std::optional<Launch> choose_output(const ProjectionParams& p) {
+  if (!can_finish(p) || !can_multiply(product_of(p))) return {};
+  const RegistersOutputInstance& instance = registers_outputs(p.dtype).front();
+  std::optional<Division<RegistersArgs>> best;
+  for (int64_t row_tiles = policy::kMostRowTiles; row_tiles >= policy::kFewestRowTiles; row_tiles /= 2) {
+    const auto divide = [&](int64_t blocks) { return divide_output(p, instance, row_tiles, blocks); };
+    auto division = with_most_blocks(divide);
+    while (division && policy::has_too_many_blocks(division->sizes()) && division->args.blocks > 1) {
+      const auto fewer = divide(division->args.blocks / 2);
+      if (!fewer) break;
+      division = fewer;
+    }
+    if (!division) break;
+    if (best && policy::is_divided_too_finely(division->sizes())) break;
+    best = division;
+    if (policy::is_divided_enough(division->sizes())) break;
+  }
+  if (!best) return {};
+  return output_of_division(p, instance, *best);
+}
+
+std::vector<std::string> output_names(DType type) {
+  std::vector<std::string> names;
+  for (const RegistersOutputInstance& instance : registers_outputs(type)) names.push_back(output_name(type, instance));
+  return names;
+}
+
+void possible_outputs(const ProjectionParams& params, std::vector<PossibleLaunch<ProjectionParams>>& list) {
+  if (!can_finish(params) || !can_multiply(product_of(params))) return;
+  for (const RegistersOutputInstance& instance : registers_outputs(params.dtype)) {
+    for (int64_t row_tiles = policy::kMostRowTiles; row_tiles >= policy::kFewestRowTiles; row_tiles /= 2) {
+      for (int64_t blocks = 1; blocks <= kMaxBlocksOfCluster; blocks *= 2) {
+        if (!divide_output(params, instance, row_tiles, blocks)) continue;
+        list.push_back({str_cat(output_name(params.dtype, instance), ", ", row_tiles, " x ", blocks), 8 * instance.token_tiles,
+                        [=, &instance](const ProjectionParams& p) -> std::optional<Launch> {
+                          const auto division = divide_output(p, instance, row_tiles, blocks);
+                          if (!division) return {};
+                          return output_of_division(p, instance, *division);
+                        }});
+      }
+    }
+  }
+}
+
+// ---- heads ------------------------------------------------------------------------------------------------------------------
+
+std::string head_name(DType type, const RegistersHeadInstance& instance) {
+  return str_cat(dtype_name(type), ", registers, heads of ", 64 * instance.vector, " channels, ", 8 * instance.token_tiles,
+                 " tokens", instance.finishers != 0 ? ", finishers" : "", names_of(instance.features));
+}
+
+bool serves(const RegistersHeadInstance& instance, const AttentionPrologueParams& p) {
+  if (p.head_dim > 64 * instance.vector || p.num_tokens > 8 * instance.token_tiles || widest_vector(p) < instance.vector)
+    return false;
+  const int features = features_of(p, instance.vector);
+  if (features < 0 || (features & kTokenNorm) != 0 || units_of_all(p, instance.vector) > 32) return false;
+  constexpr int kSame = kAxes | kDerived, kAtMost = kLayouts | kEveryStep;
+  return (features & kSame) == (instance.features & kSame) && (features & kAtMost & ~instance.features) == 0;
+}
+
+bool can_finish_heads(const HeadCall& call) {
+  const AttentionPrologueParams& prologue = call.prologue;
+  return !call.batch_invariant && prologue.head_dim % 16 == 0 && v_head_dim(prologue) == prologue.head_dim;
+}
+
+// A cluster of one block has no finisher: registers/head_kernel.cuh says why.
+int64_t fewest_blocks(const RegistersHeadInstance& instance) { return instance.finishers == 0 ? 1 : 2; }
+
+std::optional<Division<RegistersHeadArgs>> divide_heads(const HeadCall& call, const RegistersHeadInstance& instance,
+                                                        int64_t blocks) {
+  Division<RegistersHeadArgs> division;
+  fill(division.args, call.product, call.prologue.head_dim / 16, blocks);
+  division.args.lanes = lanes_of_heads(instance, call.prologue);
+  division.clusters = heads_of(call);
+  if (!fits(division.args, instance.token_tiles)) return {};
+  return division;
+}
+
+Launch heads_of_division(const HeadCall& call, const RegistersHeadInstance& instance,
+                         const Division<RegistersHeadArgs>& division) {
+  Launch l = head_launch(instance.kernel, division.args, call, instance.vector);
+  division.shape(l, instance.finishers);
+  return l;
+}
+
+std::optional<Launch> choose_heads(const HeadCall& call) {
+  if (!saves_enough(call) || !can_finish_heads(call) || !can_multiply(call.product)) return {};
+  for (const RegistersHeadInstance& instance : registers_heads(call.product.dtype)) {
+    if (!serves(instance, call.prologue)) continue;
+    const auto division = with_most_blocks([&](int64_t blocks) { return divide_heads(call, instance, blocks); });
+    if (!division || division->args.blocks < fewest_blocks(instance)) continue;
+    if (instance.finishers != 0 && !policy::finishing_warps_fit(division->blocks())) continue;
+    if (!policy::registers_heads_are_worth_it(division->sizes())) return {};
+    return heads_of_division(call, instance, *division);
+  }
+  return {};
+}
+
+std::vector<std::string> head_names(DType type) {
+  std::vector<std::string> names;
+  for (const RegistersHeadInstance& instance : registers_heads(type)) names.push_back(head_name(type, instance));
+  return names;
+}
+
+void possible_heads(const HeadCall& call, std::vector<PossibleLaunch<HeadCall>>& list) {
+  if (!can_finish_heads(call) || !can_multiply(call.product)) return;
+  for (const RegistersHeadInstance& instance : registers_heads(call.product.dtype)) {
+    if (!serves(instance, call.prologue)) continue;
+    for (int64_t blocks = fewest_blocks(instance); blocks <= kMaxBlocksOfCluster; blocks *= 2) {
+      if (!divide_heads(call, instance, blocks)) continue;
+      list.push_back({str_cat(head_name(call.product.dtype, instance), ", ", blocks, " blocks"), 8 * instance.token_tiles,
+                      [=, &instance](const HeadCall& c) -> std::optional<Launch> {
+                        const auto division = divide_heads(c, instance, blocks);
+                        if (!division) return {};
+                        return heads_of_division(c, instance, *division);
+                      }});
+    }
+  }
+}
+
+}  // namespace
+
+constinit const Way<ProjectionParams> kRegistersOutput = {
+    "registers", 8, true, device_is_hopper_or_later, output_names, possible_outputs, choose_output};
+constinit const Way<HeadCall> kRegistersHeads = {"registers", kMostRegistersTokens, true,        device_is_hopper_or_later,
+                                                 head_names,  possible_heads,       choose_heads};
+
+}  // namespace prologue::cuda
