@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include <prologue/kernels/base/out_of_memory.h>
@@ -22,16 +23,32 @@ Status validate_operation(const P& params, const GemmContext& context, const Exe
   }
 }
 
+// Operations that choose a kernel by their parameters, in every run unless these are as they were.
 template <class P>
-Status run_operation(const P& params, const void*, GemmContext& context, const Execution& execution) {
-  if constexpr (requires { run_validated(params, context, execution); }) {
+concept KeepsLaunch = requires(const P& params, KeptLaunch<P>& kept, GemmContext& context, const Execution& execution) {
+  run_validated(params, kept, context, execution);
+};
+
+template <class P>
+Status run_operation(const P& params, const void* kernel, void* kept, GemmContext& context, const Execution& execution) {
+  if constexpr (std::is_same_v<P, AttentionPrologueParams>) {
+    return run_kernel(kernel, params, execution);
+  } else if constexpr (KeepsLaunch<P>) {
+    return run_validated(params, *static_cast<KeptLaunch<P>*>(kept), context, execution);
+  } else if constexpr (requires { run_validated(params, context, execution); }) {
     return run_validated(params, context, execution);
   } else {
     return run_validated(params, execution);
   }
 }
-Status run_operation(const AttentionPrologueParams& params, const void* kernel, GemmContext&, const Execution& execution) {
-  return run_kernel(kernel, params, execution);
+
+std::shared_ptr<void> kept_launch(const Parameters& parameters) {
+  return std::visit(
+      []<class P>(const P&) -> std::shared_ptr<void> {
+        if constexpr (KeepsLaunch<P>) return std::make_shared<KeptLaunch<P>>();
+        return nullptr;
+      },
+      parameters);
 }
 
 void set_invariant(Parameters& parameters, bool batch_invariant) {
@@ -123,7 +140,7 @@ Status GraphExecutor::prepare(const Execution& execution) {
   const std::vector<Node>& nodes = graph_.nodes;
   operations_.reserve(nodes.size());
   for (const Node& node : nodes) {
-    operations_.push_back({node.parameters, nullptr});
+    operations_.push_back({node.parameters, nullptr, kept_launch(node.parameters)});
     auto* const params = static_cast<unsigned char*>(address_of(operations_.back().parameters));
     for (const Binding& binding : node.bindings)
       PROLOGUE_RETURN_IF_ERROR(named(node, bind(node, binding, params + binding.member)));
@@ -292,7 +309,9 @@ void GraphExecutor::patch(const StepInputs& step) {
 
 Status GraphExecutor::launch(size_t node, const Execution& execution) {
   const Operation& operation = operations_[node];
-  const auto run = [&](const auto& params) { return run_operation(params, operation.kernel, *gemm_context_, execution); };
+  const auto run = [&](const auto& params) {
+    return run_operation(params, operation.kernel, operation.kept.get(), *gemm_context_, execution);
+  };
   const Status status = std::visit(run, operation.parameters);
   return status.ok() ? status : named(graph_.nodes[node], status);
 }

@@ -63,6 +63,7 @@ class PROLOGUE_API GraphExecutor {
   struct Operation {
     Parameters parameters;
     const void* kernel = nullptr;  // of an attention prologue: the one that was chosen for it
+    std::shared_ptr<void> kept;    // of a projection: KeptLaunch, what was chosen for it in the step before
   };
   // Says which 8 bytes of each step's StepInputs become a member of an operation's parameters.
   struct Patch {
@@ -102,7 +103,8 @@ class PROLOGUE_API GraphExecutor {
   };
   std::vector<OneOrMany> one_or_many_;                 // members that say whether a step has one token, or so many
   std::vector<std::shared_ptr<const Buffer>> tables_;  // that the operations read
-  std::array<bool, kNumStepArrays * kMaxLayerGroups> reads_ = {};  // arrays of a step that the graph reads, by array and layer group
+  std::array<bool, kNumStepArrays* kMaxLayerGroups> reads_ =
+      {};  // arrays of a step that the graph reads, by array and layer group
   int64_t position_axes_ = 1;
   std::vector<Event> events_;
   std::vector<double> node_seconds_;
