@@ -1,6 +1,7 @@
 // What layers and the engine use of kernels/ beyond its public headers. Nothing above kernels/ includes another internal header of it, or
 // names anything in the namespaces cpu and cuda (tests/tree/include_arrows_test.cpp checks both). Internal.
 //   validate, run_validated, run_separately    a call in two steps: its checks, once, and its runs
+//   KeptLaunch                                 the launch of a projection, kept while its parameters are the same
 //   choose_kernel, run_kernel                  the choice of the prologue's kernel, once, and its runs
 //   add_regions, RegionChecks                  checks of the arrays of several operations together
 //   has_qkv_gemm, most_tokens_of_one_projection, may_begin_beside_attention, tokens_of_rings, waits_with_its_weights

@@ -89,10 +89,8 @@ std::atomic<bool> wgmma_allowed = true;
 }  // namespace
 
 Status paged_attention(const PagedAttentionParams& params, const Execution& execution) {
-  int device = 0, shared_bytes = 0;
-  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device));
-  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  const Gpu gpu = {static_cast<size_t>(shared_bytes), wgmma_allowed && wgmma_multiprocessors() > 0};
+  PROLOGUE_ASSIGN_OR_RETURN(const DeviceLimits device, current_device());
+  const Gpu gpu = {static_cast<size_t>(device.shared_bytes_of_block), wgmma_allowed && wgmma_multiprocessors() > 0};
   const PagedAttentionParams decode = decode_part(params);
   if (decode.num_seqs > 0) {
     const std::optional<Status> status = run_first(kDecodeFamilies, decode, gpu, 0, execution.stream);
@@ -104,8 +102,8 @@ Status paged_attention(const PagedAttentionParams& params, const Execution& exec
   if (decode.num_seqs == params.num_seqs) return {};
   const std::optional<Status> status = run_first(kPrefillFamilies, params, gpu, decode.num_seqs, execution.stream);
   if (status) return *status;
-  return unsupported("paged_attention: no prefill kernel for head_dim ", largest_head_dim(params), " fits the ", shared_bytes,
-                     " bytes of shared memory that a block may have on this GPU");
+  return unsupported("paged_attention: no prefill kernel for head_dim ", largest_head_dim(params), " fits the ",
+                     device.shared_bytes_of_block, " bytes of shared memory that a block may have on this GPU");
 }
 
 int64_t paged_attention_workspace_bytes(const PagedAttentionParams& params) {

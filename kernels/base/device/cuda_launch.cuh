@@ -7,14 +7,15 @@
 #include <span>
 
 #include <prologue/kernels/base/status.h>
+#include <prologue/kernels/base/device/device_limits.cuh>
 
-#define PROLOGUE_CUDA_RETURN_IF_ERROR(expression)                                                      \
-  do {                                                                                                 \
-    const cudaError_t prologue_error_ = (expression);                                                  \
-    if (prologue_error_ != cudaSuccess) {                                                              \
-      cudaGetLastError();                                                                              \
+#define PROLOGUE_CUDA_RETURN_IF_ERROR(expression)                                                     \
+  do {                                                                                                \
+    const cudaError_t prologue_error_ = (expression);                                                 \
+    if (prologue_error_ != cudaSuccess) {                                                             \
+      cudaGetLastError();                                                                             \
       return ::prologue::device_error(#expression, " failed: ", cudaGetErrorString(prologue_error_)); \
-    }                                                                                                  \
+    }                                                                                                 \
   } while (false)
 
 namespace prologue::cuda {
@@ -26,13 +27,8 @@ inline unsigned grid_extent(int64_t blocks) {
 
 // Whether the current device has clusters and programmatic edges: from compute capability 9.0 on.
 inline bool device_is_hopper_or_later() {
-  int device = 0, major = 0;
-  if (cudaGetDevice(&device) == cudaSuccess &&
-      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess) {
-    return major >= 9;
-  }
-  cudaGetLastError();
-  return false;
+  const Result<DeviceLimits> device = current_device();
+  return device.ok() && device->major >= 9;
 }
 
 // Makes the attributes of a launch in clusters of so many neighbouring blocks, if there are several. If it overlaps, and the device can, it
@@ -85,8 +81,9 @@ Status launch(const char* name, void (*kernel)(Params...), const LaunchShape& sh
   if (error == cudaSuccess) error = cudaLaunchKernelEx(&config, kernel, args...);
   if (error == cudaSuccess) return {};
   cudaGetLastError();
-  return device_error("launching ", name, " with a grid of ", shape.grid.x, " x ", shape.grid.y, " x ", shape.grid.z, " blocks of ",
-                      shape.block.x, " threads and ", shape.shared_bytes, " bytes of shared memory failed: ", cudaGetErrorString(error));
+  return device_error("launching ", name, " with a grid of ", shape.grid.x, " x ", shape.grid.y, " x ", shape.grid.z,
+                      " blocks of ", shape.block.x, " threads and ", shape.shared_bytes,
+                      " bytes of shared memory failed: ", cudaGetErrorString(error));
 }
 
 }  // namespace prologue::cuda

@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <prologue/kernels/base/device/device_limits.cuh>
+
 namespace prologue::cuda {
 
 // Returns the number of multiprocessors of the current device, or 0 if the kernel would be empty there: code for other devices takes fewer
@@ -17,24 +19,17 @@ template <class KernelOf>
 int64_t hopper_multiprocessors(const KernelOf& kernel_of, int threads, int registers) {
   constexpr int kDevices = 64;
   static std::array<std::atomic<int>, kDevices> known = {};  // 1 more than the answer
-  int device = 0;
-  if (cudaGetDevice(&device) != cudaSuccess || device >= kDevices) {
-    cudaGetLastError();
-    return 0;
-  }
-  auto& answer = known[static_cast<size_t>(device)];
+  const Result<DeviceLimits> device = current_device();
+  if (!device.ok() || device->device >= kDevices) return 0;
+  auto& answer = known[static_cast<size_t>(device->device)];
   if (answer == 0) {
-    int major = 0, minor = 0, count = 0;
     cudaFuncAttributes attributes = {};
-    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess ||
-        cudaFuncGetAttributes(&attributes, kernel_of()) != cudaSuccess) {
+    if (cudaFuncGetAttributes(&attributes, kernel_of()) != cudaSuccess) {
       cudaGetLastError();
       return 0;
     }
     const bool has_code = attributes.maxThreadsPerBlock >= threads && attributes.numRegs >= registers;
-    answer = 1 + (major == 9 && minor == 0 && has_code ? count : 0);
+    answer = 1 + (device->major == 9 && device->minor == 0 && has_code ? device->multiprocessors : 0);
   }
   return answer - 1;
 }

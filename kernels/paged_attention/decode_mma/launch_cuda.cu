@@ -61,12 +61,10 @@ int64_t workspace_bytes(const PagedAttentionParams& params) {
 
 // Finds the largest number of stages with which blocks_per_sm blocks run at a time. It is at least two.
 Status choose_stages(const DecodeMmaInstance& instance, int& stages) {
-  int device = 0, of_block = 0, of_multiprocessor = 0;
-  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device));
-  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&of_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&of_multiprocessor, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
+  PROLOGUE_ASSIGN_OR_RETURN(const DeviceLimits device, current_device());
   constexpr int kReserved = 1024;  // of a block, by the driver
-  const int bytes = std::min(of_block, of_multiprocessor / instance.blocks_per_sm - kReserved);
+  const int bytes =
+      std::min(device.shared_bytes_of_block, device.shared_bytes_of_multiprocessor / instance.blocks_per_sm - kReserved);
   stages = (bytes - static_cast<int>(instance.shared_bytes)) / static_cast<int>(instance.stage_bytes);
   stages = std::clamp(stages, 2, kMaxDecodeMmaStages);
   return {};
