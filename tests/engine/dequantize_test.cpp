@@ -180,7 +180,7 @@ struct Conversion {
 
 TEST(Refuses, EachBadArgumentByItsValueAndRule) {
   using C = Conversion;
-  const std::vector<Refusal<C>> refusals = {
+  const std::vector<test::Refusal<C>> refusals = {
       {[](C& c) { c.type = static_cast<GgmlType>(17); }, StatusCode::unsupported,
        "type is IQ2_XS: supported are F32, F16, BF16, F64, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K"},
       {[](C& c) { c.type = static_cast<GgmlType>(4711); }, StatusCode::unsupported,
@@ -195,7 +195,7 @@ TEST(Refuses, EachBadArgumentByItsValueAndRule) {
       {[](C& c) { c.source = false; }, "src is null"},
       {[](C& c) { c.out = false; }, "out is null"},
   };
-  expect_refusals("dequantize_rows", refusals, [](const auto& change) {
+  test::expect_refusals("dequantize_rows", refusals, [](const auto& change) {
     Conversion c;
     change(c);
     const std::vector<char> source(1024);
@@ -203,7 +203,7 @@ TEST(Refuses, EachBadArgumentByItsValueAndRule) {
     std::vector<float> out = before;
     const Status status = dequantize_rows(c.type, c.source ? source.data() : nullptr, c.num_rows, c.row_elements, c.out_type,
                                           c.out ? out.data() : nullptr, c.num_threads);
-    return Refused<>{status.code(), status.message(), out == before};
+    return test::Refused<>{status.code(), status.message(), out == before};
   });
 }
 
