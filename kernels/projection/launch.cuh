@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstring>
+#include <initializer_list>
 #include <optional>
 #include <type_traits>
 
 #include <prologue/kernels/projection/way.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
+#include <prologue/kernels/base/device/tensor_map.cuh>
 
 namespace prologue::cuda {
 
@@ -17,6 +19,10 @@ inline constexpr int64_t kMaxSharedBytes = kSharedBytesOfSm - kSharedBytesOfSyst
 inline bool is_aligned(const void* data, int64_t bytes) {
   return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0;
 }
+
+// Encodes the tensor map of weights of one format (weights/); false if the driver does not take it.
+using EncodeWeights = bool (*)(CUtensorMap& map, const void* weights, int64_t channels, std::initializer_list<OuterDim> outer,
+                               CUtensorMapL2promotion promotion);
 
 // Says whether x and the weights can be read 16 bytes at a time, and the kernels of few tokens know the norm.
 inline bool is_readable(const Product& p) {

@@ -323,6 +323,35 @@ TEST(ProjectionWays, AreTheseFour) {
   EXPECT_EQ(cuda::projection_ways(), (std::vector<std::string>{"vector", "ring", "registers", "tiles"}));
 }
 
+// Nothing is launched, so the arrays may be shorter than the sizes say.
+TEST(ProjectionWays, AreChosenBySize_cuda) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  if (most_tokens_of_one_projection(Device::cuda) <= 8) GTEST_SKIP() << "the GPU has no code for the ring";
+  const auto way_of = [](int64_t num_tokens, int64_t n, int64_t k, bool gated) {
+    Case c;
+    c.activates = c.gated = gated;
+    Placed<BFloat16> placed(Backend::cuda, c, make_data(c));
+    ProjectionParams& p = placed.params;
+    p.num_tokens = num_tokens, p.n = p.y_stride = n, p.k = p.x_stride = k;
+    const std::optional<cuda::Launch> launch = cuda::choose(p);
+    return std::string(launch ? launch->way : "separate");
+  };
+  EXPECT_EQ(way_of(1, 14336, 4096, true), "vector");      // gate and up of 8B
+  EXPECT_EQ(way_of(1, 2048, 8192, false), "vector");      // down of 1B
+  EXPECT_EQ(way_of(1, 4096, 14336, false), "registers");  // of 8B: its rows are too long for a block
+  EXPECT_EQ(way_of(1, 4096, 4096, false), "registers");   // output
+  EXPECT_EQ(way_of(8, 4096, 4096, false), "ring");
+  EXPECT_EQ(way_of(8, 14336, 4096, true), "ring");
+  EXPECT_EQ(way_of(7, 2048, 2048, false), "registers");  // output of 1B
+  EXPECT_EQ(way_of(8, 2048, 2048, false), "ring");
+  EXPECT_EQ(way_of(8, 576, 576, false), "registers");  // SmolLM2
+  EXPECT_EQ(way_of(64, 576, 576, false), "ring");
+  EXPECT_EQ(way_of(65, 4096, 4096, false), "separate");
+  EXPECT_EQ(way_of(65, 14336, 4096, true), "separate");
+  EXPECT_EQ(way_of(4096, 14336, 4096, true), "tiles");
+  EXPECT_EQ(way_of(4096, 4096, 14336, false), "separate");
+}
+
 // Of all ways but that of one token, which has a test of its own.
 std::vector<cuda::KernelInstance<ProjectionParams>> instances_of(const ProjectionParams& params) {
   std::vector<cuda::KernelInstance<ProjectionParams>> list;

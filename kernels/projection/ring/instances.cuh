@@ -10,7 +10,7 @@ namespace prologue::cuda {
 
 template <class By>
 RingOutputInstance ring_output() {
-  return {By::kMostRows, By::kMostTokens, By::kBlocksOfSm, By::lay_out, ring_output_kernel<By>};
+  return {By::kMostRows, By::kMostTokens, By::kBlocksOfSm, By::lay_out, By::W::encode, ring_output_kernel<By>};
 }
 
 template <class T>
@@ -25,13 +25,28 @@ std::span<const RingOutputInstance> ring_outputs() {
 
 template <int V, class By, int kFeatures>
 RingHeadInstance ring_head_pairs() {
-  return {
-      true, V, kFeatures, By::kFewestRows, By::kMostRows, By::kMostTokens, By::lay_out, ring_head_pairs_kernel<V, By, kFeatures>};
+  return {true,
+          V,
+          kFeatures,
+          By::kFewestRows,
+          By::kMostRows,
+          By::kMostTokens,
+          By::lay_out,
+          By::W::encode,
+          ring_head_pairs_kernel<V, By, kFeatures>};
 }
 
 template <int V, class By, int kFeatures>
 RingHeadInstance ring_head() {
-  return {false, V, kFeatures, By::kFewestRows, By::kMostRows, By::kMostTokens, By::lay_out, ring_head_kernel<V, By, kFeatures>};
+  return {false,
+          V,
+          kFeatures,
+          By::kFewestRows,
+          By::kMostRows,
+          By::kMostTokens,
+          By::lay_out,
+          By::W::encode,
+          ring_head_kernel<V, By, kFeatures>};
 }
 
 template <class T>

@@ -13,6 +13,7 @@ struct RingOutputInstance {
   int most_tokens;
   int blocks_of_sm;  // for which there are registers
   int64_t (*lay_out)(RingArgs&, int64_t room);
+  EncodeWeights encode;
   void (*kernel)(RingArgs, OutputArgs);
 };
 
@@ -24,6 +25,7 @@ struct RingHeadInstance {
   int fewest_rows, most_rows;  // of the weights, of a block
   int most_tokens;
   int64_t (*lay_out)(RingArgs&, int64_t room);
+  EncodeWeights encode;
   void (*kernel)(RingHeadArgs, MoreArgs);
 };
 

@@ -38,8 +38,8 @@ OuterDim boxes_of_k(const RingArgs& a) { return {a.k / kBoxChannels, kBoxChannel
 
 // `dims`: a stage's box of the weights. False: the driver does not take them. Of weights the L2 fetches no more than is asked for: 128 bytes of
 // a row at a time.
-bool encode_maps(RingArgs& a, const Product& p, std::initializer_list<OuterDim> dims) {
-  return encode_map(a.weight, p.weight, kBoxChannels, dims, CU_TENSOR_MAP_L2_PROMOTION_L2_128B) &&
+bool encode_maps(RingArgs& a, const Product& p, EncodeWeights encode, std::initializer_list<OuterDim> dims) {
+  return encode(a.weight, p.weight, kBoxChannels, dims, CU_TENSOR_MAP_L2_PROMOTION_L2_128B) &&
          encode_map(a.x, p.x, kBoxChannels, {{a.num_tokens, p.x_stride, a.x_rows}, boxes_of_k(a)});
 }
 
@@ -74,7 +74,8 @@ std::optional<Launch> output_of_rows(const ProjectionParams& p, const RingOutput
   const int64_t room = several ? kSharedBytesOfSm / instance.blocks_of_sm - kSharedBytesOfSystem : kMaxSharedBytes;
   const int64_t shared_bytes = instance.lay_out(a, room);
   const bool fits = can_divide_k(a, instance) && a.stages >= 1 && shared_bytes <= room;
-  if (!fits || !encode_maps(a, product, {{p.n, p.k, rows}, {halves, p.n * p.k, halves}, boxes_of_k(a)})) return {};
+  if (!fits || !encode_maps(a, product, instance.encode, {{p.n, p.k, rows}, {halves, p.n * p.k, halves}, boxes_of_k(a)}))
+    return {};
   Launch l = output_launch(instance.kernel, a, p);
   l.blocks = blocks;
   l.threads = kRingThreads;
@@ -170,7 +171,8 @@ std::optional<Launch> heads_of_clusters(const HeadCall& call, const RingHeadInst
   a.lanes = lanes_of_heads(instance, call.prologue);
   a.head_dim = static_cast<int32_t>(head_dim);
   auto l = lay_out_heads(call, instance, a, bytes_of_heads(a), [&] {
-    return encode_maps(a, call.product, {{heads_of(call) * head_dim, call.product.k, rows}, {1, 8, 1}, boxes_of_k(a)});
+    return encode_maps(a, call.product, instance.encode,
+                       {{heads_of(call) * head_dim, call.product.k, rows}, {1, 8, 1}, boxes_of_k(a)});
   });
   if (l) l->blocks = heads_of(call) << log_blocks;
   return l;
@@ -191,7 +193,7 @@ std::optional<Launch> heads_of_pairs(const HeadCall& call, const RingHeadInstanc
   a.log_tokens = std::bit_width(static_cast<uint64_t>(call.product.num_tokens - 1));
   auto l = lay_out_heads(call, instance, a, bytes_of_pairs(call.product.num_tokens), [&] {
     return encode_maps(
-        a, call.product,
+        a, call.product, instance.encode,
         {{rows_of_half, k, a.box_rows}, {halves, rows_of_half * k, halves}, {all, head_dim * k, heads}, boxes_of_k(a)});
   });
   if (l) l->blocks = head_dim / (2 * kPairsOfBlock) * policy::divide_up(all, heads);

@@ -9,15 +9,16 @@ template <class T>
 std::span<const TilesOutputInstance> tiles_outputs() {
   static const TilesOutputInstance kInstances[] = {{kGatedColumns,
                                                     static_cast<int>(sizeof(TileShared<DenseWeights<T>, kGatedColumns>)),
-                                                    tiles_output_kernel<DenseWeights<T>>}};
+                                                    DenseWeights<T>::encode, tiles_output_kernel<DenseWeights<T>>}};
   return kInstances;
 }
 
 template <class T, int kColumns, int kFeatures, int kAtOnce = 1>
 TilesHeadInstance tiles_head() {
   using W = DenseWeights<T>;
-  return {kColumns, kFeatures, kAtOnce, static_cast<int>(sizeof(TilesHeadShared<W, kColumns>)),
-          tiles_head_kernel<W, kColumns, kFeatures, kAtOnce>};
+  return {kColumns,  kFeatures,
+          kAtOnce,   static_cast<int>(sizeof(TilesHeadShared<W, kColumns>)),
+          W::encode, tiles_head_kernel<W, kColumns, kFeatures, kAtOnce>};
 }
 
 template <class T>

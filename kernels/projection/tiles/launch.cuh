@@ -11,6 +11,7 @@ namespace prologue::cuda {
 struct TilesOutputInstance {
   int columns;  // of a tile
   int shared_bytes;
+  EncodeWeights encode;
   void (*kernel)(TilesArgs, OutputArgs);
 };
 
@@ -19,6 +20,7 @@ struct TilesHeadInstance {
   int features;       // of prologue_args.h
   int heads_at_once;  // of one tensor, unless tiles have parts
   int shared_bytes;
+  EncodeWeights encode;
   void (*kernel)(TilesHeadArgs, MoreArgs);
 };
 

@@ -38,7 +38,7 @@ policy::TilesDivision division_of(const TilesArgs& a, int64_t tile_columns, int6
 
 // Fills in the division into tiles of so many columns. The blocks of the launch; 0: there are too many tiles, or the driver does not take the
 // addresses or strides.
-int64_t divide(TilesArgs& a, const Product& p, bool gated, int64_t tile_columns, int64_t sms) {
+int64_t divide(TilesArgs& a, const Product& p, bool gated, int64_t tile_columns, EncodeWeights encode, int64_t sms) {
   a.num_tokens = static_cast<int32_t>(p.num_tokens);
   a.gated = gated ? 1 : 0;
   a.stages_of_k = static_cast<int32_t>(policy::divide_up(p.k, kTileChannels));
@@ -52,7 +52,8 @@ int64_t divide(TilesArgs& a, const Product& p, bool gated, int64_t tile_columns,
   const int64_t halves = gated ? 2 : 1, rows = p.n / halves;
   const bool encoded =
       encode_map(a.x, p.x, p.k, {{p.num_tokens, p.x_stride, kTileTokens / 2}, {1, p.x_stride * p.num_tokens, 1}}) &&
-      encode_map(a.weight, p.weight, p.k, {{rows, p.k, tile_box_rows(tile_columns)}, {halves, rows * p.k, 1}});
+      encode(a.weight, p.weight, p.k, {{rows, p.k, tile_box_rows(tile_columns)}, {halves, rows * p.k, 1}},
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
   return encoded ? kTileBlocks * std::min(clusters, int64_t{a.count}) : 0;
 }
 
@@ -79,7 +80,7 @@ std::optional<OutputTiles> tiles_of(const ProjectionParams& p) {
       !can_multiply(product) || !runs_outputs()) {
     return {};
   }
-  tiles.blocks = divide(tiles.args, product, true, kGatedColumns, output_sms());
+  tiles.blocks = divide(tiles.args, product, true, kGatedColumns, output_instances(p.dtype).front().encode, output_sms());
   if (tiles.blocks == 0) return {};
   return tiles;
 }
@@ -174,7 +175,7 @@ std::optional<HeadTiles> tiles_of(const HeadCall& call, const TilesHeadInstance&
   } else if (a.parts > 1) {
     a.part_shift = kPartColumns;
   }
-  tiles.blocks = divide(a, call.product, false, instance.columns, head_sms());
+  tiles.blocks = divide(a, call.product, false, instance.columns, instance.encode, head_sms());
   if (tiles.blocks == 0) return {};
   return tiles;
 }
