@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include <prologue/kernels/base/device/cuda_types.cuh>
 #include <prologue/kernels/base/device/hopper.cuh>
@@ -111,5 +112,18 @@ __global__ void __launch_bounds__(kMultipliers + 32 * kFinishers, kFinishers != 
     }
   }
 }
+
+// ---- on the host ------------------------------------------------------------------------------------------------------------
+
+struct RegistersHeadInstance {
+  int vector;       // channels of an access of the prologue: heads have 64 * vector channels at most
+  int features;     // of prologue_args.h, beside kMoreSteps
+  int token_tiles;  // of 8 tokens, at most
+  int finishers;    // warps of a block that do not multiply
+  void (*kernel)(RegistersHeadArgs, MoreArgs);
+};
+
+// The kernels that ship, in the order in which they are chosen (registers/instances_cuda.cu).
+std::span<const RegistersHeadInstance> registers_heads(DType type);
 
 }  // namespace prologue::cuda

@@ -2,7 +2,8 @@
 #include <bit>
 
 #include <prologue/kernels/projection/policy.h>
-#include <prologue/kernels/projection/registers/launch.cuh>
+#include <prologue/kernels/projection/registers/head_kernel.cuh>
+#include <prologue/kernels/projection/registers/output_kernel.cuh>
 
 namespace prologue::cuda {
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include <prologue/kernels/projection/finish/output.cuh>
 #include <prologue/kernels/projection/registers/product.cuh>
@@ -65,5 +66,15 @@ __global__ void __launch_bounds__(kRegistersThreads, kWarpsOfSm * 32 / kRegister
     }
   }
 }
+
+// ---- on the host ------------------------------------------------------------------------------------------------------------
+
+struct RegistersOutputInstance {
+  int token_tiles;  // of 8 tokens, at most
+  void (*kernel)(RegistersArgs, OutputArgs);
+};
+
+// The kernels that ship, in the order in which they are chosen (registers/instances_cuda.cu).
+std::span<const RegistersOutputInstance> registers_outputs(DType type);
 
 }  // namespace prologue::cuda

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include <prologue/kernels/projection/ring/head_kernel.cuh>
 
@@ -107,5 +108,22 @@ __global__ void __launch_bounds__(PROLOGUE_HOPPER ? kRingPairsThreads : 32)
   }
 #endif
 }
+
+// ---- on the host ------------------------------------------------------------------------------------------------------------
+
+struct RingHeadInstance {
+  bool of_pairs;  // a block has the same rotary pairs of some heads; otherwise it has rows of one head (ring/head_kernel.cuh)
+  int vector;     // channels of an access of the prologue; not of pairs: heads have 64 * vector channels at most
+  int features;   // of prologue_args.h
+  int fewest_rows, most_rows;  // of the weights, of a block
+  int most_tokens;
+  int64_t (*lay_out)(RingArgs&, int64_t room);
+  EncodeWeights encode;
+  void (*kernel)(RingHeadArgs, MoreArgs);
+};
+
+// The kernels that ship, in the order in which they are chosen (ring/instances.cuh).
+std::span<const RingHeadInstance> float16_ring_heads();
+std::span<const RingHeadInstance> bfloat16_ring_heads();
 
 }  // namespace prologue::cuda

@@ -4,7 +4,8 @@
 
 #include <prologue/kernels/projection/ring/by_mma.cuh>
 #include <prologue/kernels/projection/ring/by_wgmma.cuh>
-#include <prologue/kernels/projection/ring/launch.cuh>
+#include <prologue/kernels/projection/ring/head_pairs_kernel.cuh>
+#include <prologue/kernels/projection/ring/output_kernel.cuh>
 
 namespace prologue::cuda {
 

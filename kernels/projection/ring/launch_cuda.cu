@@ -1,9 +1,10 @@
 #include <bit>
 
-#include <prologue/kernels/projection/policy.h>
 #include <prologue/kernels/base/device/hopper_code.cuh>
 #include <prologue/kernels/base/device/tensor_map.cuh>
-#include <prologue/kernels/projection/ring/launch.cuh>
+#include <prologue/kernels/projection/policy.h>
+#include <prologue/kernels/projection/ring/head_pairs_kernel.cuh>
+#include <prologue/kernels/projection/ring/output_kernel.cuh>
 
 namespace prologue::cuda {
 

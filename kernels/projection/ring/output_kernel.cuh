@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include <prologue/kernels/projection/finish/output.cuh>
 #include <prologue/kernels/projection/ring/product.cuh>
@@ -84,5 +85,20 @@ __global__ void __launch_bounds__(kRingLaunchBound, By::kBlocksOfSm)
   if (divides_k<By>(a)) sync_cluster();  // no other block reads this one's sums after this
 #endif
 }
+
+// ---- on the host ------------------------------------------------------------------------------------------------------------
+
+struct RingOutputInstance {
+  int most_rows;  // of the weights, of a block
+  int most_tokens;
+  int blocks_of_sm;  // for which there are registers
+  int64_t (*lay_out)(RingArgs&, int64_t room);
+  EncodeWeights encode;
+  void (*kernel)(RingArgs, OutputArgs);
+};
+
+// The kernels that ship, in the order in which they are chosen (ring/instances.cuh).
+std::span<const RingOutputInstance> float16_ring_outputs();
+std::span<const RingOutputInstance> bfloat16_ring_outputs();
 
 }  // namespace prologue::cuda

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include <prologue/kernels/projection/finish/head.cuh>
 #include <prologue/kernels/projection/tiles/product.cuh>
@@ -241,5 +242,20 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       });
 #endif
 }
+
+// ---- on the host ------------------------------------------------------------------------------------------------------------
+
+struct TilesHeadInstance {
+  int columns;        // of a tile
+  int features;       // of prologue_args.h
+  int heads_at_once;  // of one tensor, unless tiles have parts
+  int shared_bytes;
+  EncodeWeights encode;
+  void (*kernel)(TilesHeadArgs, MoreArgs);
+};
+
+// The kernels that ship, in the order in which they are chosen (tiles/instances.cuh).
+std::span<const TilesHeadInstance> float16_tiles_heads();
+std::span<const TilesHeadInstance> bfloat16_tiles_heads();
 
 }  // namespace prologue::cuda

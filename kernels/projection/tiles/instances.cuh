@@ -1,7 +1,8 @@
 // The kernels that ship: tables for each element type (tiles/instances_*_cuda.cu). Of those with as many columns the first is the fastest.
 #pragma once
 
-#include <prologue/kernels/projection/tiles/launch.cuh>
+#include <prologue/kernels/projection/tiles/head_kernel.cuh>
+#include <prologue/kernels/projection/tiles/output_kernel.cuh>
 
 namespace prologue::cuda {
 

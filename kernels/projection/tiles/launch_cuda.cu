@@ -1,10 +1,11 @@
 #include <algorithm>
 #include <bit>
 
-#include <prologue/kernels/projection/policy.h>
 #include <prologue/kernels/base/device/hopper_code.cuh>
 #include <prologue/kernels/base/device/tensor_map.cuh>
-#include <prologue/kernels/projection/tiles/launch.cuh>
+#include <prologue/kernels/projection/policy.h>
+#include <prologue/kernels/projection/tiles/head_kernel.cuh>
+#include <prologue/kernels/projection/tiles/output_kernel.cuh>
 
 namespace prologue::cuda {
 

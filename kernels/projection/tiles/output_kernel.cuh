@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include <prologue/kernels/projection/finish/output.cuh>
 #include <prologue/kernels/projection/tiles/product.cuh>
@@ -51,5 +52,18 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       [&](const TilePosition& tile, int warp, int warps) { finish_gated_tile<T>(a, o, shared, tile, warp, warps); });
 #endif
 }
+
+// ---- on the host ------------------------------------------------------------------------------------------------------------
+
+struct TilesOutputInstance {
+  int columns;  // of a tile
+  int shared_bytes;
+  EncodeWeights encode;
+  void (*kernel)(TilesArgs, OutputArgs);
+};
+
+// The kernels that ship, in the order in which they are chosen (tiles/instances.cuh).
+std::span<const TilesOutputInstance> float16_tiles_outputs();
+std::span<const TilesOutputInstance> bfloat16_tiles_outputs();
 
 }  // namespace prologue::cuda

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include <prologue/kernels/projection/finish/head.cuh>
 #include <prologue/kernels/projection/vector/product.cuh>
@@ -98,5 +99,17 @@ __global__ void __launch_bounds__(kVectorThreads, 2)
   shared.arrivals.wait();
   finished.finish(p, gather_head<T, V>(a, shared, finished.place()));
 }
+
+// ---- on the host ------------------------------------------------------------------------------------------------------------
+
+struct VectorHeadInstance {
+  int vector;           // channels of an access of the prologue: heads have 64 * vector channels at most
+  int features;         // of prologue_args.h
+  bool several_passes;  // a warp has more than kVectorRowsOfPass rows
+  void (*kernel)(VectorHeadArgs, MoreArgs);
+};
+
+// The kernels that ship, in the order in which they are chosen (vector/instances_cuda.cu).
+std::span<const VectorHeadInstance> vector_heads(DType type);
 
 }  // namespace prologue::cuda

@@ -1,5 +1,6 @@
 // The kernels that ship: a table for each finisher and element type, in the order in which they are chosen.
-#include <prologue/kernels/projection/vector/launch.cuh>
+#include <prologue/kernels/projection/vector/head_kernel.cuh>
+#include <prologue/kernels/projection/vector/output_kernel.cuh>
 
 namespace prologue::cuda {
 

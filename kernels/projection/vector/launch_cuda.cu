@@ -1,7 +1,8 @@
 #include <bit>
 
 #include <prologue/kernels/projection/policy.h>
-#include <prologue/kernels/projection/vector/launch.cuh>
+#include <prologue/kernels/projection/vector/head_kernel.cuh>
+#include <prologue/kernels/projection/vector/output_kernel.cuh>
 
 namespace prologue::cuda {
 

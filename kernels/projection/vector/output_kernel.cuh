@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include <prologue/kernels/projection/finish/output.cuh>
 #include <prologue/kernels/projection/vector/product.cuh>
@@ -54,5 +55,14 @@ __global__ void __launch_bounds__(kVectorThreads, 2)
     value[0] *= factor;
   });
 }
+
+// ---- on the host ------------------------------------------------------------------------------------------------------------
+
+struct VectorOutputInstance {
+  void (*kernel)(VectorArgs, OutputArgs);
+};
+
+// The kernels that ship, in the order in which they are chosen (vector/instances_cuda.cu).
+std::span<const VectorOutputInstance> vector_outputs(DType type);
 
 }  // namespace prologue::cuda
