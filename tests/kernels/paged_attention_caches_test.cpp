@@ -16,6 +16,7 @@
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 
 #include "tests/support/attention_batch.h"
+#include "tests/support/combinations.h"
 
 namespace prologue::test {
 namespace {
@@ -59,6 +60,9 @@ void check(Backend backend, const AttentionCase& c, uint64_t seed) {
 const std::vector<AttentionSequence> kDecode = {{1, 200}, {1, 33}, {2, 16}, {0, 5}, {1, 1}};
 const std::vector<AttentionSequence> kPrefill = {{70, 130}, {1, 90}, {6, 3}, {33, 33}};
 
+const std::vector<std::vector<AttentionSequence>> kDecodeAndPrefill = {kDecode, kPrefill};
+const std::vector<KvLayout> kLayouts(std::begin(kKvLayouts), std::end(kKvLayouts));
+
 // Every storage of an element: its type and where its scale comes from.
 std::vector<std::pair<DType, KvScaling>> storages() {
   std::vector<std::pair<DType, KvScaling>> all = {
@@ -73,7 +77,7 @@ std::vector<std::pair<DType, KvScaling>> storages() {
 }
 
 // Formats of K and V that differ: the useful ones, then others, the last two in their scaling alone.
-const std::pair<KvFormat, KvFormat> kMixtures[] = {
+const std::vector<std::pair<KvFormat, KvFormat>> kMixtures = {
     {{DType::int8, KvScaling::token_head}, {DType::uint4, KvScaling::token_head}},
     {{DType::int8, KvScaling::token_head}, {DType::int4, KvScaling::token_head}},
     {{DType::fp8_e4m3, KvScaling::none}, {DType::uint4, KvScaling::token_head}},
@@ -98,15 +102,11 @@ class PagedAttentionCaches : public testing::TestWithParam<Backend> {
 // Every type, scaling and layout, decoding and prefill; the type of q goes round.
 TEST_P(PagedAttentionCaches, EveryStorageAndLayoutMatchesTheOracle) {
   uint64_t seed = 0;
-  for (const auto& [type, scaling] : storages()) {
-    for (const KvLayout layout : kKvLayouts) {
-      for (const auto& sequences : {kDecode, kPrefill}) {
-        AttentionCase c;
-        c.type = type, c.scaling = scaling, c.layout = layout, c.sequences = sequences;
-        if (seed % 4 == 3) c.num_q_heads = 10, c.padding_rows = 2;
-        check(GetParam(), c, seed++);
-      }
-    }
+  for (const auto& [storage, layout, sequences] : combinations(storages(), kLayouts, kDecodeAndPrefill)) {
+    AttentionCase c;
+    c.type = storage.first, c.scaling = storage.second, c.layout = layout, c.sequences = sequences;
+    if (seed % 4 == 3) c.num_q_heads = 10, c.padding_rows = 2;
+    check(GetParam(), c, seed++);
   }
 }
 
@@ -126,16 +126,13 @@ TEST_P(PagedAttentionCaches, EveryPairOfTypes) {
 
 TEST_P(PagedAttentionCaches, EveryMixtureAndLayoutMatchesTheOracle) {
   uint64_t seed = 1300;
-  for (const auto& [k, v] : kMixtures) {
-    for (const KvLayout layout : kKvLayouts) {
-      for (const auto& sequences : {kDecode, kPrefill}) {
-        AttentionCase c;
-        c.type = k.type, c.scaling = k.scaling, c.v_format = v, c.layout = layout, c.sequences = sequences;
-        if (seed % 4 == 3) c.num_q_heads = 10, c.padding_rows = 2;
-        if (seed % 5 == 2) c.soft_cap = 5.0f, c.window = 40;
-        check(GetParam(), c, seed++);
-      }
-    }
+  for (const auto& [mixture, layout, sequences] : combinations(kMixtures, kLayouts, kDecodeAndPrefill)) {
+    const auto& [k, v] = mixture;
+    AttentionCase c;
+    c.type = k.type, c.scaling = k.scaling, c.v_format = v, c.layout = layout, c.sequences = sequences;
+    if (seed % 4 == 3) c.num_q_heads = 10, c.padding_rows = 2;
+    if (seed % 5 == 2) c.soft_cap = 5.0f, c.window = 40;
+    check(GetParam(), c, seed++);
   }
 }
 
@@ -145,20 +142,15 @@ TEST_P(PagedAttentionCaches, EveryMixtureAndType) {
     int64_t k, v;
   };
   uint64_t seed = 1500;
-  for (const auto& [k, v] : kMixtures) {
-    for (uint64_t dtype = 0; dtype < 3; ++dtype) {
-      for (const Dims dims : {Dims{128, 128}, Dims{256, 64}, Dims{80, 66}, Dims{192, 128}, Dims{576, 512}}) {
-        if (dims.k > 128 && dtype != seed / 8 % 3) continue;
-        AttentionCase c;
-        c.type = k.type, c.scaling = k.scaling, c.v_format = v, c.head_dim = dims.k, c.v_head_dim = dims.v;
-        c.num_q_heads = seed % 2 == 0 ? 2 : 5, c.num_kv_heads = 1;
-        for (const auto& sequences :
-             {std::vector<AttentionSequence>{{1, 400}, {2, 20}}, std::vector<AttentionSequence>{{35, 50}, {1, 9}}}) {
-          c.sequences = sequences;
-          check(GetParam(), c, 300 + dtype + 3 * seed++);
-        }
-      }
-    }
+  for (const auto& [mixture, dtype, dims, sequences] :
+       combinations(kMixtures, std::vector<uint64_t>{0, 1, 2},
+                    std::vector{Dims{128, 128}, Dims{256, 64}, Dims{80, 66}, Dims{192, 128}, Dims{576, 512}},
+                    std::vector<std::vector<AttentionSequence>>{{{1, 400}, {2, 20}}, {{35, 50}, {1, 9}}})) {
+    const auto& [k, v] = mixture;
+    AttentionCase c;
+    c.type = k.type, c.scaling = k.scaling, c.v_format = v, c.head_dim = dims.k, c.v_head_dim = dims.v;
+    c.num_q_heads = seed % 2 == 0 ? 2 : 5, c.num_kv_heads = 1, c.sequences = sequences;
+    check(GetParam(), c, 300 + dtype + 3 * seed++);
   }
 }
 
@@ -197,42 +189,33 @@ TEST_P(PagedAttentionCaches, HeadDimsOfKAndVDiffer) {
     int64_t k, v;
   };
   uint64_t seed = 400;
-  for (const Dims dims : {Dims{192, 128}, Dims{576, 512}, Dims{64, 128}, Dims{256, 64}, Dims{80, 66}, Dims{2, 258}, Dims{320, 4},
-                          Dims{128, 576}, Dims{64, 40}}) {
-    for (const auto& [type, scaling] :
-         {std::pair{DType::bf16, KvScaling::none}, std::pair{DType::f32, KvScaling::none},
-          std::pair{DType::int8, KvScaling::token_head}, std::pair{DType::int4, KvScaling::head},
-          std::pair{DType::fp8_e4m3, KvScaling::tensor}, std::pair{DType::uint4, KvScaling::token_head}}) {
-      AttentionCase c;
-      c.head_dim = dims.k, c.v_head_dim = dims.v, c.num_q_heads = 6, c.num_kv_heads = seed % 2 == 0 ? 2 : 1;
-      c.type = type, c.scaling = scaling;
-      for (const auto& sequences :
-           {std::vector<AttentionSequence>{{1, 150}, {2, 20}}, std::vector<AttentionSequence>{{35, 50}, {1, 9}}}) {
-        c.sequences = sequences;
-        check(GetParam(), c, seed++);
-      }
-    }
+  const std::vector<Dims> all_dims = {{192, 128}, {576, 512}, {64, 128},  {256, 64}, {80, 66},
+                                      {2, 258},   {320, 4},   {128, 576}, {64, 40}};
+  const std::vector<std::pair<DType, KvScaling>> some_storages = {
+      {DType::bf16, KvScaling::none}, {DType::f32, KvScaling::none},        {DType::int8, KvScaling::token_head},
+      {DType::int4, KvScaling::head}, {DType::fp8_e4m3, KvScaling::tensor}, {DType::uint4, KvScaling::token_head}};
+  for (const auto& [dims, storage, sequences] : combinations(
+           all_dims, some_storages, std::vector<std::vector<AttentionSequence>>{{{1, 150}, {2, 20}}, {{35, 50}, {1, 9}}})) {
+    AttentionCase c;
+    c.head_dim = dims.k, c.v_head_dim = dims.v, c.num_q_heads = 6, c.num_kv_heads = seed % 2 == 0 ? 2 : 1;
+    c.type = storage.first, c.scaling = storage.second, c.sequences = sequences;
+    check(GetParam(), c, seed++);
   }
 }
 
 // On CUDA another kernel is chosen at each of these borders: rows of a sequence, rows of a kv head, keys, head dims, alignment.
 TEST_P(PagedAttentionCaches, BothSidesOfEveryBorder) {
   uint64_t seed = 1100;
-  for (const int64_t head_dim : {64, 66, 96, 98, 128, 130, 192, 194, 256, 258}) {
-    for (const DType type : {DType::bf16, DType::f32, DType::int8, DType::uint4}) {
-      AttentionCase c;
-      c.head_dim = head_dim + (seed % 2 == 0 || head_dim % 8 == 0 ? 0 : 6), c.type = type;
-      c.scaling = dtype_is_quantized(type) ? KvScaling::token_head : KvScaling::none;
-      if (type == DType::int8 && head_dim % 8 == 0) c.v_format = {DType::uint4, KvScaling::token_head};
-      for (const int64_t rows : {1, 4, 5}) {
-        for (const int64_t group : {4, 5}) {
-          for (const int64_t length : {128, 129}) {
-            c.num_q_heads = group, c.num_kv_heads = 1, c.sequences = {{rows, length}, {1, 7}};
-            check(GetParam(), c, seed++);
-          }
-        }
-      }
-    }
+  for (const auto& [head_dim, type, rows, group, length] :
+       combinations(std::vector<int64_t>{64, 66, 96, 98, 128, 130, 192, 194, 256, 258},
+                    std::vector{DType::bf16, DType::f32, DType::int8, DType::uint4}, std::vector<int64_t>{1, 4, 5},
+                    std::vector<int64_t>{4, 5}, std::vector<int64_t>{128, 129})) {
+    AttentionCase c;
+    c.head_dim = head_dim + (seed % 2 == 0 || head_dim % 8 == 0 ? 0 : 6), c.type = type;
+    c.scaling = dtype_is_quantized(type) ? KvScaling::token_head : KvScaling::none;
+    if (type == DType::int8 && head_dim % 8 == 0) c.v_format = {DType::uint4, KvScaling::token_head};
+    c.num_q_heads = group, c.num_kv_heads = 1, c.sequences = {{rows, length}, {1, 7}};
+    check(GetParam(), c, seed++);
   }
 }
 
@@ -252,31 +235,26 @@ TEST_P(PagedAttentionCaches, ValuesWithinKeys) {
 // At, below and above the borders of tiles and pages; what lies outside is poison.
 TEST_P(PagedAttentionCaches, Windows) {
   uint64_t seed = 600;
-  for (const int64_t window : {1, 2, 15, 16, 17, 63, 64, 65, 100, 1000}) {
-    for (const auto& sequences : {std::vector<AttentionSequence>{{1, 300}, {1, 16}, {3, 129}, {4, 4}},
-                                  std::vector<AttentionSequence>{{90, 200}, {1, 65}, {40, 40}, {5, 3}}}) {
-      for (const DType type : {DType::f32, DType::bf16, DType::int8}) {
-        AttentionCase c;
-        c.window = window, c.sequences = sequences, c.num_q_heads = 6;
-        c.type = type, c.scaling = type == DType::int8 ? KvScaling::token_head : KvScaling::none;
-        check(GetParam(), c, seed++);
-      }
-    }
+  for (const auto& [window, sequences, type] :
+       combinations(std::vector<int64_t>{1, 2, 15, 16, 17, 63, 64, 65, 100, 1000},
+                    std::vector<std::vector<AttentionSequence>>{{{1, 300}, {1, 16}, {3, 129}, {4, 4}},
+                                                                {{90, 200}, {1, 65}, {40, 40}, {5, 3}}},
+                    std::vector{DType::f32, DType::bf16, DType::int8})) {
+    AttentionCase c;
+    c.window = window, c.sequences = sequences, c.num_q_heads = 6;
+    c.type = type, c.scaling = type == DType::int8 ? KvScaling::token_head : KvScaling::none;
+    check(GetParam(), c, seed++);
   }
 }
 
 TEST_P(PagedAttentionCaches, SoftCaps) {
   uint64_t seed = 700;
-  for (const float cap : {0.5f, 5.0f, 50.0f}) {
-    for (const auto& sequences : {kDecode, kPrefill}) {
-      for (const auto& [type, scaling] : storages()) {
-        AttentionCase c;
-        c.soft_cap = cap, c.sequences = sequences, c.type = type, c.scaling = scaling;
-        c.scale = 1.0f;  // scores of 8, so that caps bite
-        c.window = seed % 4 == 0 ? 40 : 0;
-        check(GetParam(), c, seed++);
-      }
-    }
+  for (const auto& [cap, sequences, storage] : combinations(std::vector{0.5f, 5.0f, 50.0f}, kDecodeAndPrefill, storages())) {
+    AttentionCase c;
+    c.soft_cap = cap, c.sequences = sequences, c.type = storage.first, c.scaling = storage.second;
+    c.scale = 1.0f;  // scores of 8, so that caps bite
+    c.window = seed % 4 == 0 ? 40 : 0;
+    check(GetParam(), c, seed++);
   }
 }
 
@@ -467,18 +445,15 @@ TEST_P(PagedAttentionCaches, ASinkIsOneMoreKey) {
 // A ring that has gone round many times, none, and just; pages that it does not fill.
 TEST_P(PagedAttentionCaches, Rings) {
   uint64_t seed = 800;
-  for (const int64_t ring : {16, 40, 100}) {
-    for (const int64_t rows : {1, 3, 13}) {
-      for (const DType type : {DType::f32, DType::bf16, DType::fp8_e4m3}) {
-        AttentionCase c;
-        c.ring_size = ring, c.window = ring - rows + 1, c.num_q_heads = 6;
-        c.sequences = {{rows, 1000}, {1, ring}, {rows, ring + 1}, {1, 7}, {rows, rows}};
-        c.type = type, c.scaling = type == DType::fp8_e4m3 ? KvScaling::token_head : KvScaling::none;
-        check(GetParam(), c, seed++);
-        c.window = 5;
-        if (rows + 4 <= ring) check(GetParam(), c, seed++);
-      }
-    }
+  for (const auto& [ring, rows, type] : combinations(std::vector<int64_t>{16, 40, 100}, std::vector<int64_t>{1, 3, 13},
+                                                     std::vector{DType::f32, DType::bf16, DType::fp8_e4m3})) {
+    AttentionCase c;
+    c.ring_size = ring, c.window = ring - rows + 1, c.num_q_heads = 6;
+    c.sequences = {{rows, 1000}, {1, ring}, {rows, ring + 1}, {1, 7}, {rows, rows}};
+    c.type = type, c.scaling = type == DType::fp8_e4m3 ? KvScaling::token_head : KvScaling::none;
+    check(GetParam(), c, seed++);
+    c.window = 5;
+    if (rows + 4 <= ring) check(GetParam(), c, seed++);
   }
   for (const int64_t chunk : {1, 5, 16, 38}) {  // chunks in place of windows; beside them a window may be as wide as it likes
     for (const int64_t rows : {1, 3}) {

@@ -17,6 +17,7 @@
 #include "tests/oracle/weight_blocks.h"
 #include "tests/support/arena.h"
 #include "tests/support/bits.h"
+#include "tests/support/combinations.h"
 #include "tests/support/random.h"
 #include "tests/support/refusals.h"
 #include "tests/support/tolerance.h"
@@ -210,16 +211,14 @@ double steps_for(int64_t k) { return std::max(kDefaultSteps, 4.0 * std::sqrt(sta
 template <class T, class Y>
 void expect_matches_reference(Backend backend, GemmContext& context) {
   uint64_t seed = 1;
-  for (const WeightFormat format : kWeightFormats) {
-    const int64_t block = weight_block_elements(format);
-    for (const int64_t m : {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33, 200}) {
-      for (const auto& [n, blocks] : {std::pair<int64_t, int64_t>{37, 3}, {16, 1}, {1, 2}}) {
-        if (m == 200 && n != 37) continue;
-        SCOPED_TRACE(testing::Message() << weight_format_name(format) << ", m " << m << ", n " << n << ", k " << blocks * block);
-        const auto problem = make_problem<T>(m, blocks * block, {{format, n}}, m % 2 == 1, seed++);
-        expect_close(run<T, Y>(backend, context, problem), reference(problem), n, "y", steps_for(problem.k));
-      }
-    }
+  for (const auto& [format, m, shape] :
+       combinations(std::vector<WeightFormat>(std::begin(kWeightFormats), std::end(kWeightFormats)),
+                    std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33, 200},
+                    std::vector<std::pair<int64_t, int64_t>>{{37, 3}, {16, 1}, {1, 2}})) {
+    const int64_t n = shape.first, block = weight_block_elements(format), k = shape.second * block;
+    SCOPED_TRACE(testing::Message() << weight_format_name(format) << ", m " << m << ", n " << n << ", k " << k);
+    const auto problem = make_problem<T>(m, k, {{format, n}}, m % 2 == 1, seed++);
+    expect_close(run<T, Y>(backend, context, problem), reference(problem), n, "y", steps_for(k));
   }
 }
 

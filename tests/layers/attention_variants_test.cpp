@@ -14,6 +14,7 @@
 #include "tests/oracle/attention_prologue.h"
 #include "tests/support/arena.h"
 #include "tests/support/attention_variant.h"
+#include "tests/support/combinations.h"
 #include "tests/support/types.h"
 
 namespace prologue::test {
@@ -138,25 +139,24 @@ TEST_P(AttentionVariants, RoundingOnceGivesOtherBitsInSixteenBitTypes) {
 // A position is outside the table, on any axis: the same fault, nothing of the token in the cache, all other tokens as ever. With
 // PastTable::identity there is no fault, and the token is not rotated.
 TEST_P(AttentionVariants, BadPositionsAreTheSameFault) {
-  std::vector<AttentionVariant> variants;
-  for (AttentionVariant variant : listed_variants()) {
-    for (const PastTable past_table : {PastTable::record, PastTable::zero, PastTable::identity}) {
-      variant.past_table = past_table;
-      if (variant.rotary_dim > 0) variants.push_back(variant);
-    }
-  }
-  for (AttentionVariant variant : variants) {
+  std::vector<AttentionVariant> variants = listed_variants();
+  std::erase_if(variants, [](const AttentionVariant& variant) { return variant.rotary_dim == 0; });
+  for (const auto& [listed, past_table, position] :
+       combinations(variants, std::vector{PastTable::record, PastTable::zero, PastTable::identity},
+                    std::vector{-1, static_cast<int32_t>(VariantModel::kMaxPosition), INT32_MAX})) {
+    AttentionVariant variant = listed;
+    variant.past_table = past_table;
     SCOPED_TRACE(variant.describe());
     variant.num_layers = 1;
     const bool identity = variant.past_table == PastTable::identity;
     VariantModel model(variant, DType::f32, execution_);
-    const auto run_bad = [&](Graph graph, int32_t position, Fault& fault) {
+    const auto run_bad = [&](Graph graph, int32_t at, Fault& fault) {
       model.fill_cache(0);
       graph.output = q_of_last_layer(graph);
       auto executor = GraphExecutor::create(std::move(graph), model.storage, {16, 8, 2, 16}, execution_).value();
       auto buffers = StepBuffers::create({16, 2, 16, 4, variant.num_axes}, execution_.device).value();
       StepBatch batch = make_batch(variant, 0);
-      batch.set_position(4, variant.num_axes - 1, position);
+      batch.set_position(4, variant.num_axes - 1, at);
       EXPECT_TRUE(executor->run(buffers.upload(batch, execution_).value(), execution_).ok());
       fault = executor->take_fault(execution_).value();
       Outcome outcome = {rows_of(*executor, executor->graph().output, batch.num_tokens(), execution_), model.cache_contents()};
@@ -164,20 +164,18 @@ TEST_P(AttentionVariants, BadPositionsAreTheSameFault) {
       if (!identity || position < 0) outcome.q.erase(outcome.q.begin() + 4 * row, outcome.q.begin() + 5 * row);
       return outcome;
     };
-    for (const int32_t position : {-1, static_cast<int32_t>(VariantModel::kMaxPosition), INT32_MAX}) {
-      Fault of_unfused, of_fused;
-      const Outcome unfused = run_bad(model.graph, position, of_unfused);
-      const Outcome fused = run_bad(fuse_attention_prologue(model.graph).value(), position, of_fused);
-      const bool faults = position >= 0 && !identity;
-      EXPECT_EQ(of_unfused.code, faults ? FaultCode::position_out_of_range : FaultCode::none);
-      EXPECT_EQ(of_unfused.token, faults ? 4 : -1);
-      EXPECT_EQ(of_unfused.count, faults ? 1u : 0u);
-      EXPECT_EQ(of_fused.code, of_unfused.code);
-      EXPECT_EQ(of_fused.token, of_unfused.token);
-      EXPECT_EQ(of_fused.count, of_unfused.count);
-      EXPECT_TRUE(fused.q == unfused.q) << position;
-      EXPECT_TRUE(fused.cache == unfused.cache) << position;
-    }
+    Fault of_unfused, of_fused;
+    const Outcome unfused = run_bad(model.graph, position, of_unfused);
+    const Outcome fused = run_bad(fuse_attention_prologue(model.graph).value(), position, of_fused);
+    const bool faults = position >= 0 && !identity;
+    EXPECT_EQ(of_unfused.code, faults ? FaultCode::position_out_of_range : FaultCode::none);
+    EXPECT_EQ(of_unfused.token, faults ? 4 : -1);
+    EXPECT_EQ(of_unfused.count, faults ? 1u : 0u);
+    EXPECT_EQ(of_fused.code, of_unfused.code);
+    EXPECT_EQ(of_fused.token, of_unfused.token);
+    EXPECT_EQ(of_fused.count, of_unfused.count);
+    EXPECT_TRUE(fused.q == unfused.q) << position;
+    EXPECT_TRUE(fused.cache == unfused.cache) << position;
     if (testing::Test::HasFailure()) return;
   }
 }
