@@ -161,7 +161,7 @@ TEST_P(AttentionVariants, BadPositionsAreTheSameFault) {
       fault = executor->take_fault(execution_).value();
       Outcome outcome = {rows_of(*executor, executor->graph().output, batch.num_tokens(), execution_), model.cache_contents()};
       const int64_t row = static_cast<int64_t>(outcome.q.size()) / batch.num_tokens();
-      if (!identity || position < 0) outcome.q.erase(outcome.q.begin() + 4 * row, outcome.q.begin() + 5 * row);
+      if (!identity || at < 0) outcome.q.erase(outcome.q.begin() + 4 * row, outcome.q.begin() + 5 * row);
       return outcome;
     };
     Fault of_unfused, of_fused;
