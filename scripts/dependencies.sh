@@ -5,13 +5,14 @@ show_help() { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; }
 
 # need PACKAGE...: Debian packages. Installs missing ones if that is allowed, else lists them and exits.
 need() {
-  local missing=() package
+  local missing=() package installed
   if ! command -v dpkg-query >/dev/null 2>&1; then
     echo "This is not Debian or Ubuntu: install the equivalents of these packages yourself: $*" >&2
     return 0
   fi
+  installed=$'\n'$(dpkg-query -W -f='${Package} ${Status}\n' "$@" 2>/dev/null || true)$'\n'
   for package in "$@"; do
-    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
+    [[ $installed == *$'\n'"$package install ok installed"$'\n'* ]] || missing+=("$package")
   done
   [ ${#missing[@]} -eq 0 ] && return 0
   local sudo=()

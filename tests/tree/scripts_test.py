@@ -19,7 +19,7 @@ RECORDER = r"""#!/bin/sh
 name=${0##*/}
 { printf '%s' "$name"; for each; do printf '\037%s' "$each"; done; echo; } >>"$CALLS"
 case $name in
-  dpkg-query) printf 'install ok installed' ;;
+  dpkg-query) for each; do echo "$each install ok installed"; done ;;
   nvidia-smi) [ -z "$GPU" ] || echo "GPU 0: $GPU" ;;
 esac
 """
