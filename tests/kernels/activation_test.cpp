@@ -51,7 +51,7 @@ std::vector<Case> all_kinds(int64_t width) {
   return cases;
 }
 
-// x without padding.
+// Returns x without its padding.
 template <class T>
 std::vector<T> run_activation(Backend backend, const Case& c, const std::vector<T>& x) {
   Arena arena(backend);
@@ -148,7 +148,7 @@ TEST(ActivationOracleTest, GeluIsItsDefinition) {
   }
 }
 
-// Every gate from -120 to 120 in steps of 1/16: through the range where exp over- and underflows.
+// Tries every gate from -120 to 120 in steps of 1/16: that is through the range where exp over- and underflows.
 TEST_P(ActivationTest, WholeRangeOfGates) {
   for (const Case& c : all_kinds(240 * 16 + 1)) {
     std::vector<float> x;

@@ -22,7 +22,7 @@ class AddTest : public testing::TestWithParam<Backend> {
 
 enum class Out { apart, a, b };
 
-// Rows `stride` apart. What is between them must keep its contents.
+// The rows are `stride` apart. What is between them must keep its contents.
 template <class T>
 void check(Backend backend, int64_t num_tokens, int64_t width, int64_t padding, Out where, int64_t misalign, uint64_t seed) {
   SCOPED_TRACE(testing::Message() << "T = " << num_tokens << ", width " << width << ", padding " << padding << ", out "

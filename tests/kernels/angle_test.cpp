@@ -52,7 +52,7 @@ TEST(Angle, HoldsForAnyFrequency) {
   EXPECT_LE(errors.units(), kBound);
 }
 
-// Frequencies whose product with a position lies next to a multiple of pi/2, where all of the angle cancels.
+// Tries frequencies whose product with a position is next to a multiple of pi/2, where all of the angle cancels.
 TEST(Angle, HoldsNextToMultiplesOfAQuarterTurn) {
   Random random(2);
   Errors errors;

@@ -1,5 +1,5 @@
-// docs/embedding.md, "Staying on the fast path": what it names leaves the lean instances, and nothing else of it does. The choice
-// needs a build with CUDA, but no GPU.
+// What docs/embedding.md names under "Staying on the fast path" leaves the lean instances, and nothing else of it does. The choice needs a
+// build with CUDA, but no GPU.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -126,7 +126,7 @@ TEST_F(FastPath, WhatThePageListsIsLean) {
   }
   for (const auto& changes : std::initializer_list<std::initializer_list<Change>>{{}, {bias}, {interleaved}, {partial, bias}})
     EXPECT_EQ(kernel_with(DType::f32, changes), "lean");
-  // A call that only rotates and writes has instances for 8 bytes and multiples of 4 channels, too.
+  // Calls that only rotate and write have instances for 8 bytes and multiples of 4 channels, too.
   EXPECT_EQ(kernel_with(DType::bf16, {[](AttentionPrologueParams& p) { p.k.token_stride += 4, p.rope.rotary_dim = 72; }}),
             "lean");
 }

@@ -38,7 +38,7 @@ void derive(PrologueCase& c) { c.derive_positions = c.derive_slots = true; }
 void use_axes(PrologueCase& c) { c.num_axes = 3; }
 void interleave(PrologueCase& c) { c.style = RopeStyle::interleaved; }
 
-// One or more for every row of the tables.
+// Returns one or more calls for every row of the tables.
 const std::vector<Call>& calls() {
   using C = PrologueCase;
   static const std::vector<Call> list = {
@@ -156,7 +156,7 @@ std::vector<cuda::KernelInstance<AttentionPrologueParams>> instances_of_case(con
   return status.ok() ? cuda::instances_of(placed.params()) : std::vector<cuda::KernelInstance<AttentionPrologueParams>>();
 }
 
-// Every instance that can do a case.
+// Runs every instance that can do a case.
 template <class T>
 void check_all_instances(const PrologueCase& listed) {
   const PrologueCase c = fit_to_type<T>(listed);
@@ -320,7 +320,7 @@ TEST(PrologueSizes, MoreHeadsThanAGridHasRows_cuda) {
   }
 }
 
-// The stage, which is the fused kernel with Q alone: a long prompt in an unfused graph.
+// Runs the stage, which is the fused kernel with Q alone: a long prompt in an unfused graph.
 TEST(PrologueSizes, QkNormOfLongPrompts_cuda) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
   constexpr int64_t kHeadDim = 128;

@@ -46,7 +46,7 @@ std::vector<Refusal<AttentionPrologueParams>> refusals() {
       {"unknown rounding", [](P& p) { p.rounding = static_cast<Rounding>(2); }, missing,
        "rounding is 2: supported are once and per_step"},
 
-      // Rotation.
+      // These calls break the rules of the rotation.
       {"unknown style", [](P& p) { p.rope.style = static_cast<RopeStyle>(2); }, missing,
        "the rope style is 2: supported are neox and interleaved"},
       {"odd rotary_dim", [](P& p) { p.rope.rotary_dim = 7; }, invalid,
@@ -247,7 +247,7 @@ std::vector<Refusal<AttentionPrologueParams>> refusals() {
        },
        invalid, "q_scale.b is 1: for logn it must be greater than 1"},
 
-      // Places.
+      // These break the rules of positions and slots.
       {"no positions", [](P& p) { p.places.positions = {}; }, invalid, "positions is null"},
       {"no positions for the Q scale",
        [](P& p) {
@@ -372,7 +372,7 @@ std::vector<Refusal<AttentionPrologueParams>> refusals() {
        },
        invalid, "position_offsets.type is the unknown type 99: it must be int32 or int64"},
 
-      // Inputs.
+      // These break the rules of the inputs.
       {"no q", [](P& p) { p.q.data = nullptr; }, invalid, "q is null"},
       {"neither k nor v", [](P& p) { p.k.data = p.v.data = nullptr; }, invalid, "k and v are both null, but num_kv_heads is 2"},
       {"all channels of Q apart", [](P& p) { p.q_rope = p.q; }, invalid,
@@ -422,7 +422,7 @@ std::vector<Refusal<AttentionPrologueParams>> refusals() {
       {"bias at an odd byte", [=](P& p) { p.bias.k = shifted(p.bias.k, 1); }, invalid,
        "bias.k lies at @: it must be aligned to 4 bytes"},
 
-      // Outputs.
+      // These break the rules of the outputs.
       {"no q_out", [](P& p) { p.q_out.data = nullptr; }, invalid, "q_out is null"},
       {"q_out heads overlap", [](P& p) { p.q_out.head_stride = 32; }, invalid,
        "q_out has the stride 32 where 64 elements lie: rows that are written must not overlap"},
@@ -462,7 +462,7 @@ std::vector<Refusal<AttentionPrologueParams>> refusals() {
        },
        invalid, "k_out overlaps v"},
 
-      // The cache.
+      // These break the rules of the cache.
       {"unknown cache type", [](P& p) { p.cache.k.format.type = p.cache.v.format.type = kNoType; }, missing,
        "cache.k.format.type is the unknown type 99: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4 and "
        "uint4"},
@@ -520,7 +520,7 @@ std::vector<Refusal<AttentionPrologueParams>> refusals() {
        },
        invalid, "cache.k overlaps cache.k.scale"},
 
-      // Aliasing.
+      // These have arrays that overlap.
       {"fault record at an odd byte",
        [=](P& p) { p.faults = reinterpret_cast<FaultRecord*>(reinterpret_cast<char*>(p.faults) + 8); }, invalid,
        "faults lies at @: it must be aligned to 16 bytes"},

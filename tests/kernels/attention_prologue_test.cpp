@@ -78,7 +78,7 @@ TEST_P(AttentionPrologueTest, MatchesTheOracle) { expect_oracle_for_each_type(Ge
 
 TEST_P(AttentionPrologueTest, MatchesTheOracleFeatureByFeature) { expect_oracle_for_each_type(GetParam(), feature_cases()); }
 
-// Anything with anything. A failure names the seed: random_case(seed) is the case.
+// Any option may come with any other. A failure names the seed: random_case(seed) is the case.
 TEST_P(AttentionPrologueTest, MatchesTheOracleOnRandomStructs) {
   const uint64_t count = GetParam() == Backend::cpu ? 2400 : 300;
   for (uint64_t seed = 1; seed <= count; ++seed) {
@@ -121,8 +121,8 @@ bool has_stages(const PrologueCase& c) {
          c.cached && c.num_q_heads > 0 && c.num_kv_heads > 0 && c.with_k && c.with_v;
 }
 
-// Fused against add_bias + qk_norm + rotary + qk_norm + hadamard + kv_write, the same bits: with Rounding::per_step always, with once where
-// the stages' stores do not round (float32).
+// The fused operation gives the same bits as add_bias + qk_norm + rotary + qk_norm + hadamard + kv_write: always with Rounding::per_step,
+// and with once where the stages' stores do not round (float32).
 TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
   int64_t compared = 0;
   const auto check = [&](auto type, const PrologueCase& listed) {
@@ -373,7 +373,7 @@ void expect_same_rows(PlacedPrologue<T>& a, int64_t token_a, PlacedPrologue<T>& 
   expect_bits(a.cache_row(true, slot_a), b.cache_row(true, slot_b), "v");
 }
 
-// The tokens [first, last) of a case as a case of their own, in the order given.
+// Returns the tokens [first, last) of a case as a case of their own, in the order given.
 template <class T>
 PrologueData<T> select_tokens(const PrologueCase& c, const PrologueData<T>& data, const std::vector<int64_t>& tokens) {
   PrologueData<T> out = data;
@@ -608,7 +608,7 @@ TEST_P(AttentionPrologueTest, KAndVHaveFormatsOfTheirOwn) {
   }
 }
 
-// A cache whose view leaves its type unset holds dtype: a 16-bit prologue writes 16-bit channels, and nothing behind them.
+// A cache whose view leaves its type unset holds dtype: a 16-bit prologue writes 16-bit channels, and nothing after them.
 TEST_P(AttentionPrologueTest, ACacheHoldsDtypeUnlessItSaysOtherwise) {
   EXPECT_EQ(PagedKvView().k.format.type, DType::unset);
   for_each_type([&](auto type) {
@@ -625,7 +625,7 @@ TEST_P(AttentionPrologueTest, ACacheHoldsDtypeUnlessItSaysOtherwise) {
 
 // ---- what looks wrong and is not --------------------------------------------------------------------------------------------
 
-// No tokens: nothing is looked at, not even pointers that are null.
+// A call without tokens looks at nothing, not even at pointers that are null.
 TEST_P(AttentionPrologueTest, AcceptsNoTokensAtAll) {
   AttentionPrologueParams p;
   p.num_q_heads = p.num_kv_heads = 1;

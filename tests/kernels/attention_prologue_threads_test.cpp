@@ -32,7 +32,7 @@ void expect_oracle(Backend backend, const PrologueCase& c, const PrologueData<T>
   expect_matches(placed, oracle::attention_prologue(oracle_input(c, data)));
 }
 
-// K and V of one head each, taken as they are.
+// This case only copies K and V of one head each.
 PrologueCase copying_case(int64_t num_tokens, int64_t head_dim) {
   PrologueCase c;
   c.num_tokens = num_tokens;
@@ -46,9 +46,9 @@ PrologueCase copying_case(int64_t num_tokens, int64_t head_dim) {
 
 // ---- shapes -----------------------------------------------------------------------------------------------------------------
 
-// vllm#45466, sglang#4064, flashinfer#2104, FlyDSL#1113, LightLLM#1459, vllm-ascend#15688, flash-attention#1195, vllm#43676 and
-// their like: every head size rotated in every part, in both styles; packed in place, apart, and as [heads, tokens, channels] with
-// every base (the cache's too) 2 bytes off. Tables end with their last row, which one token stands at; what follows is NaN.
+// vllm#45466, sglang#4064, flashinfer#2104, FlyDSL#1113, LightLLM#1459, vllm-ascend#15688, flash-attention#1195, vllm#43676 and others like
+// them: every head size is rotated in every part, in both styles; packed in place, apart, and as [heads, tokens, channels] with every base
+// (the cache's too) 2 bytes off. Tables end with their last row, which is the position of one token; what follows is NaN.
 TEST_P(PrologueThreadsTest, EveryHeadSizeRotatesInEveryPart) {
   uint64_t number = 0;
   for (const int64_t d : {46, 64, 72, 80, 96, 112, 128, 160, 192, 256, 512, 576, 1024}) {
@@ -85,7 +85,7 @@ TEST_P(PrologueThreadsTest, AnyPageSize) {
   }
 }
 
-// vllm#53918: K and V of one projection at head_dim 512, K rotated after its norm, V normed and not rotated; frequencies of
+// vllm#53918: K and V come from one projection at head_dim 512, K is rotated after its norm, V is normed and not rotated; frequencies of
 // which most are 0 (vllm#39914) rotate nothing.
 TEST_P(PrologueThreadsTest, Gemma4Layer) {
   PrologueCase c = copying_case(9, 512);
@@ -98,7 +98,7 @@ TEST_P(PrologueThreadsTest, Gemma4Layer) {
 
 // ---- offsets ----------------------------------------------------------------------------------------------------------------
 
-// vllm#1486, vllm#50427, tokenspeed#501, aiter#2517: slots themselves beyond 2^31, given and derived.
+// vllm#1486, vllm#50427, tokenspeed#501, aiter#2517: the slots themselves are beyond 2^31, given and derived.
 TEST_P(PrologueThreadsTest, SlotsBeyondTwoToThe31) {
   constexpr int64_t kPages = (int64_t{1} << 25) + 3, kPageSize = 64,
                     kSlots = kPages * kPageSize;  // int4, 2 channels: a byte each
@@ -139,8 +139,8 @@ TEST_P(PrologueThreadsTest, SlotsBeyondTwoToThe31) {
   }
 }
 
-// tokenspeed#501, aiter#2517: pages of one latent row each (512 channels, and 64 that rotate), more than 2^31 elements of them; and
-// scales that lie as far apart.
+// tokenspeed#501, aiter#2517: pages have one latent row each (512 channels, and 64 that rotate), and there are more than 2^31 elements of
+// them; the scales are as far apart.
 TEST_P(PrologueThreadsTest, LatentRowsBeyondTwoToThe31) {
   constexpr int64_t kDim = 576, kPages = 3800000, kFar = (int64_t{1} << 31) + 512;
   SparseMemory rows(GetParam(), kPages * kDim), scales(GetParam(), (kFar + 2) * 4);
@@ -199,7 +199,7 @@ TEST_P(PrologueThreadsTest, PositionsUpToAMillionInEveryType) {
   });
 }
 
-// sglang#10788, pegainfer#220, nanochat#520, onnxruntime#27597: the last row of the table, and the first behind it.
+// sglang#10788, pegainfer#220, nanochat#520, onnxruntime#27597: positions are the last row of the table, and the first after it.
 TEST_P(PrologueThreadsTest, PositionsBehindTheTableAreRefusedOneByOne) {
   PrologueCase c = copying_case(6, 64);
   c.rotary_dim = 64, c.token_faults = true, c.int64_positions = true, c.k_out = true;
@@ -208,7 +208,7 @@ TEST_P(PrologueThreadsTest, PositionsBehindTheTableAreRefusedOneByOne) {
   expect_oracle(GetParam(), c, data);
 }
 
-// sgl-kernel-xpu#202, sglang#34446, #35744: [3, T] positions with three different rows.
+// sgl-kernel-xpu#202, sglang#34446, #35744: positions are [3, T] with three different rows.
 TEST_P(PrologueThreadsTest, EveryAxisRotatesItsOwnPairs) {
   PrologueCase c = copying_case(9, 128);
   c.rotary_dim = 128, c.num_axes = 3;
@@ -220,7 +220,7 @@ TEST_P(PrologueThreadsTest, EveryAxisRotatesItsOwnPairs) {
   }
 }
 
-// TensorRT-LLM#15661: the delta of MRoPE in decoding, negative as it is; vllm#54498: the slot comes from the cache position.
+// TensorRT-LLM#15661: in decoding the delta of MRoPE is negative and is used as it is; vllm#54498: the slot comes from the cache position.
 TEST_P(PrologueThreadsTest, RopePositionIsNotTheCachePosition) {
   PrologueCase c = copying_case(3, 64);
   c.rotary_dim = 64, c.num_axes = 3, c.derive_positions = c.derive_slots = true, c.offsets = Offsets::per_sequence,
@@ -265,7 +265,7 @@ TEST_P(PrologueThreadsTest, NoPositionsWhereNothingRotates) {
   expect_matches(placed, oracle::attention_prologue(oracle_input(c, data)), true);
 }
 
-// Derived positions know the end of the table as given ones do: tokens on both sides of it, the cache has room for all.
+// Derived positions know the end of the table as given ones do: there are tokens on both sides of it, and the cache has room for all.
 TEST_P(PrologueThreadsTest, DerivedPositionsEndWithTheTable) {
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     PrologueCase c = copying_case(9, 64);
@@ -307,7 +307,7 @@ TEST_P(PrologueThreadsTest, PaddingRowsOfNanReachNothing) {
   }
 }
 
-// tt-metal#54744: the padding behind a chunk needs no room in the cache.
+// tt-metal#54744: the padding after a chunk needs no room in the cache.
 TEST_P(PrologueThreadsTest, PaddingNeedsNoRoomInTheCache) {
   PrologueCase c = copying_case(16, 64);
   c.derive_positions = c.derive_slots = true, c.page_size = 4, c.token_faults = true;
@@ -333,8 +333,8 @@ TEST_P(PrologueThreadsTest, RingKeepsTheLastTokens) {
   expect_oracle(GetParam(), c, data);
 }
 
-// tokenspeed#667, rtp-llm#1337, imp#1648, TensorRT-LLM#13124, vllm#25513, vllm#22758: a launch of 64 rows that serves 1, 63 and
-// 64 tokens. On cuda_graph it is captured over zeros and replayed over other lengths, pages, tables and scales.
+// tokenspeed#667, rtp-llm#1337, imp#1648, TensorRT-LLM#13124, vllm#25513, vllm#22758: a launch of 64 rows serves 1, 63 and 64 tokens. On
+// cuda_graph it is captured over zeros and replayed over other lengths, pages, tables and scales.
 TEST_P(PrologueThreadsTest, SixtyFourRowsServeFewerTokens) {
   for (const int32_t used : {1, 63, 64}) {
     for (const KvScaling scaling : {KvScaling::head, KvScaling::token_head}) {
@@ -349,7 +349,7 @@ TEST_P(PrologueThreadsTest, SixtyFourRowsServeFewerTokens) {
   }
 }
 
-// Decoding by slot_mapping: padding rows may hold slots (0, as engines fill them) as long as their position is negative.
+// With slot_mapping, padding rows of a decode step may hold slots (0, as engines fill them) as long as their position is negative.
 TEST_P(PrologueThreadsTest, PaddingMayNameARealSlot) {
   PrologueCase c = copying_case(8, 64);
   c.rotary_dim = 64, c.token_faults = true;
@@ -384,7 +384,7 @@ TEST_P(PrologueThreadsTest, GarbageInTheSequenceArraysStaysInside) {
 
 // ---- repetition -------------------------------------------------------------------------------------------------------------
 
-// vllm#48872, helion#3080, exllamav3#363: in place, with a norm over heads that several warps share, again and again.
+// vllm#48872, helion#3080, exllamav3#363: the call runs in place, with a norm over heads that several warps share, again and again.
 TEST_P(PrologueThreadsTest, RepeatedRunsAgree) {
   for (const NormScope scope : {NormScope::head, NormScope::token}) {
     PrologueCase c;
@@ -401,7 +401,7 @@ TEST_P(PrologueThreadsTest, RepeatedRunsAgree) {
   }
 }
 
-// LMCache#4144, vllm#43374, vllm#45103, llama.cpp#24162: the inverse undoes the rotation, of only the last channels too.
+// LMCache#4144, vllm#43374, vllm#45103, llama.cpp#24162: the inverse undoes the rotation, also that of only the last channels.
 TEST_P(PrologueThreadsTest, InverseUndoes) {
   for (const int64_t offset : {0, 32, 64}) {
     for (const RopeSource source : {RopeSource::table, RopeSource::inv_freq}) {
@@ -428,7 +428,7 @@ TEST_P(PrologueThreadsTest, InverseUndoes) {
 
 // ---- scales -----------------------------------------------------------------------------------------------------------------
 
-// sglang#26852, vllm#42580, vllm-xpu-kernels#475: K and V each have a scale, and it divides.
+// sglang#26852, vllm#42580, vllm-xpu-kernels#475: K and V have a scale each, and it divides.
 TEST_P(PrologueThreadsTest, ScalesDivideAndAreNotShared) {
   for (const DType type : {DType::fp8_e4m3, DType::fp8_e5m2, DType::int8, DType::int4}) {
     SCOPED_TRACE(dtype_name(type));
@@ -454,8 +454,8 @@ TEST_P(PrologueThreadsTest, ScalesDivideAndAreNotShared) {
   }
 }
 
-// FreeToken#103: one rounding, to nearest even, at every midpoint and its neighbours; openvino#36751, ml_dtypes#400: 448, 464,
-// 465 and infinity saturate, NaN stays. Through the whole kernel.
+// FreeToken#103: there is one rounding, to nearest even, at every midpoint and its neighbours; openvino#36751, ml_dtypes#400: 448, 464, 465
+// and infinity saturate, NaN stays. All of it goes through the whole kernel.
 TEST_P(PrologueThreadsTest, Fp8RoundsOnceAndSaturates) {
   for (const DType type : {DType::fp8_e4m3, DType::fp8_e5m2}) {
     SCOPED_TRACE(dtype_name(type));
@@ -496,7 +496,7 @@ TEST_P(PrologueThreadsTest, Fp8RoundsOnceAndSaturates) {
   }
 }
 
-// NaN and infinity under given scales, and in heads whose scale is computed.
+// There are NaN and infinity under given scales, and in heads whose scale is computed.
 TEST_P(PrologueThreadsTest, NanAndInfinityInQuantizedHeads) {
   for (const DType type : {DType::fp8_e4m3, DType::fp8_e5m2, DType::int8, DType::int4}) {
     for (const KvScaling scaling : {KvScaling::head, KvScaling::token_head}) {
@@ -535,7 +535,7 @@ TEST_P(PrologueThreadsTest, NanAndInfinityInQuantizedHeads) {
   }
 }
 
-// imp#91: an amax sees the head's own channels and nothing else, at widths that fill no vector; everything round them is NaN.
+// imp#91: an amax sees the head's own channels and nothing else, at widths that fill no vector; everything around them is NaN.
 TEST_P(PrologueThreadsTest, ComputedScalesSeeTheirHeadAlone) {
   for_each_type([&](auto type) {
     using T = decltype(type);
@@ -573,7 +573,7 @@ TEST_P(PrologueThreadsTest, HeadsWithoutARangeAndZeroPoints) {
   }
 }
 
-// vllm#39668, kvcached#424, flashinfer#3617: a scale right behind each head's data, in the same buffer.
+// vllm#39668, kvcached#424, flashinfer#3617: a scale is right after each head's data, in the same buffer.
 TEST_P(PrologueThreadsTest, ScalesInlineBehindEachHead) {
   PrologueCase c = copying_case(8, 64);
   c.num_kv_heads = 2, c.page_size = 4;

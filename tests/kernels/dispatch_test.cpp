@@ -24,7 +24,7 @@ TEST(Dispatch, TakesTheBackendOfTheDevice) {
   EXPECT_EQ(dispatch(kCuda, on_cpu, on_cuda, value).message(), "cuda 7");
 }
 
-// A call of one token (or row), whose pointers are null: a build without CUDA must not look at them.
+// The call has one token (or row), and its pointers are null: a build without CUDA must not look at them.
 template <class Params>
 Params one_token() {
   Params p;

@@ -63,7 +63,7 @@ TEST_P(EmbeddingTest, CopiesRowsFloat32) { check_copies<float, int32_t>(GetParam
 TEST_P(EmbeddingTest, CopiesRowsBFloat16) { check_copies<BFloat16, int64_t>(GetParam()); }
 TEST_P(EmbeddingTest, CopiesRowsFloat16) { check_copies<Float16, int32_t>(GetParam()); }
 
-// One product, rounded to float32 and then to the type: bit for bit.
+// The result is one product, rounded to float32 and then to the type: bit for bit.
 template <class T>
 void check_scales(Backend backend) {
   Random random(2);
@@ -129,7 +129,7 @@ TEST_P(EmbeddingTest, BadIndicesAreZerosAndRecorded) {
   }
 }
 
-// Rows of a packed table: each value in float32 as the format defines it, then the scale, then the rounding to the type.
+// The rows are those of a packed table: each value is made in float32 as the format defines it, then scaled, then rounded to the type.
 template <class T>
 void check_packed_tables(Backend backend) {
   constexpr int64_t kRows = 37, kWidth = 512;

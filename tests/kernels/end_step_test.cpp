@@ -29,7 +29,7 @@ class EndStepTest : public testing::TestWithParam<Backend> {
 INSTANTIATE_TEST_SUITE_P(Backends, EndStepTest, testing::ValuesIn(all_backends()),
                          [](const auto& backend) { return backend_name(backend.param); });
 
-// The state in the arrays of a call. Rows of positions and of block tables have gaps, whose contents must not change.
+// Holds the state in the arrays of a call. Rows of positions and of block tables have gaps, whose contents must not change.
 struct PlacedStep {
   EndStepParams p;
   Arena arena;
@@ -206,7 +206,7 @@ TEST_P(EndStepTest, AdvancesDecodeSteps) {
   }
 }
 
-// Each rule for one sequence, with its result written out.
+// Tests each rule for one sequence, with its result written out.
 TEST_P(EndStepTest, RulesOfOneSequence) {
   struct Case {
     int32_t seq_len;
@@ -248,7 +248,7 @@ TEST_P(EndStepTest, RulesOfOneSequence) {
   }
 }
 
-// Slots beyond 2^31; positions wrap.
+// Slots are beyond 2^31; positions wrap.
 TEST_P(EndStepTest, LargeNumbers) {
   oracle::StepState step = faults_only({0, 1}, {0});
   step.tokens = step.token_ids = {1};
@@ -264,7 +264,7 @@ TEST_P(EndStepTest, LargeNumbers) {
   PlacedStep(GetParam(), step, true, 0, true).run_and_expect(want);
 }
 
-// Step after step from its own outputs, as a replayed graph does.
+// Each step begins with the outputs of the one before it, as a replayed graph does.
 TEST_P(EndStepTest, StepAfterStep) {
   Random random(3);
   oracle::StepState want = decode_step(random, 9, 2, 2);

@@ -12,7 +12,7 @@
 namespace prologue::test {
 namespace {
 
-// Every 97th float.
+// Tries every 97th float.
 TEST(ExpTest, Within2Ulp) {
   for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 97) {
     const float x = float_of(static_cast<uint32_t>(bits));

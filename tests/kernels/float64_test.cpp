@@ -1,4 +1,4 @@
-// cos and sin of exact products against the C library's in long double, over products that long double holds exactly.
+// Compares cos and sin of exact products with the C library's in long double, over products that long double holds exactly.
 #include <prologue/kernels/base/shared/float64.h>
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ TEST(Float64, CosAndSinOfAnExactProduct) {
   Random random(7);
   long double largest = 0.0L;
   for (int i = 0; i < 400000; ++i) {
-    // 11 x 53 bits, or 31 x 33 bits.
+    // The factors have 11 and 53 bits, or 31 and 33 bits.
     const bool near = i % 2 == 0;
     const auto x = static_cast<double>(random.integer(0, near ? 2047 : (int64_t{1} << 31)));
     const double scale = std::ldexp(1.0, -static_cast<int>(random.integer(0, 20)));

@@ -106,7 +106,7 @@ TEST_P(GatherCosSinTest, WidensTablesOf16Bits) {
   }
 }
 
-// A token that is past the table on one of its axes is not rotated at all.
+// If one of a token's axes is past the table, the token is not rotated at all.
 TEST_P(GatherCosSinTest, IdentityPastTheTable) {
   constexpr int64_t kTokens = 5, kDim = 8, kHalf = kDim / 2, kAxes = 2, kRows = 10;
   const std::vector<float> table = Random(3).normals<float>(kRows * kDim);

@@ -293,7 +293,7 @@ TEST_P(GemmTest, PermutingRowsPermutesTheResultAndTwoRunsAgreeBitwise) {
   expect_rows_permute<Float16>(GetParam(), *context_);
 }
 
-// Rows of products of every height against the same rows of the largest one. Each product starts at another row of x.
+// Compares rows of products of every height with the same rows of the largest one. Each product starts at another row of x.
 template <class T, class Y>
 void expect_batch_invariance(Backend backend, GemmContext& context, Case c) {
   constexpr int64_t kRows = 512;
@@ -336,7 +336,7 @@ TEST_P(GemmTest, ARowHasTheSameBitsForEveryM) {
   }
 }
 
-// Sums that underflow: not even the sign of a zero depends on M.
+// The sums underflow: not even the sign of a zero depends on M.
 TEST_P(GemmTest, ZerosHaveTheSameSignForEveryM) {
   Case c{70, 24, 21, false};
   c.batch_invariant = true;
@@ -370,7 +370,7 @@ TEST_P(GemmTest, ThreadCountDoesNotChangeTheBits) {
   }
 }
 
-// Every rule of the contract, with the sentence that tells it.
+// Lists every rule of the contract, with the sentence that tells it.
 struct GemmCall : GemmParams {
   bool on_another_device = false;
 };

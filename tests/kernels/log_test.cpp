@@ -12,7 +12,7 @@
 namespace prologue::test {
 namespace {
 
-// Every 97th float from the smallest normal one to the largest, and every 7th next to 1, where the result is small.
+// Tries every 97th float from the smallest normal one to the largest, and every 7th next to 1, where the result is small.
 TEST(LogTest, WithinOneUlp) {
   constexpr uint32_t kSmallest = 0x00800000, kInfinity = 0x7f800000, kOne = 0x3f800000;
   const auto check = [](uint32_t bits) {

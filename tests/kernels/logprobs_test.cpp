@@ -33,7 +33,7 @@ struct Entries {
   std::vector<float> values;
 };
 
-// logits [tokens.size(), vocab_size]; between the rows are infinities that would win.
+// logits is [tokens.size(), vocab_size]; between the rows are infinities that would win.
 Entries run_logprobs(Backend backend, const std::vector<float>& logits, const std::vector<int32_t>& tokens, int64_t top,
                      int64_t padding = 0) {
   Arena arena(backend);
@@ -55,7 +55,7 @@ Entries run_logprobs(Backend backend, const std::vector<float>& logits, const st
   return {arena.read(p.ids), arena.read(p.logprobs)};
 }
 
-// The ids exactly, the values within the contract's bound.
+// The ids are compared exactly, the values within the contract's bound.
 void expect_oracle(const Entries& got, const std::vector<float>& logits, const std::vector<int32_t>& tokens, int64_t top) {
   const size_t vocab_size = logits.size() / tokens.size(), width = static_cast<size_t>(top + 1);
   for (size_t r = 0; r < tokens.size(); ++r) {

@@ -62,7 +62,7 @@ TEST_P(StagingBufferTest, CopiesWhatItHolds) {
   EXPECT_EQ(StagingBuffer::allocate(execution.device, -1).status().code(), StatusCode::invalid_argument);
 }
 
-// Few words, and what is too much or not whole words for the kernel that copies those.
+// Copies few words, and what is too much or not whole words for the kernel that copies those.
 TEST_P(StagingBufferTest, ReceivesWhatTheDeviceHas) {
   const Execution execution{backend_device(GetParam()), 1, nullptr};
   constexpr int64_t kMost = 10000, kGuard = 1;
@@ -82,7 +82,7 @@ TEST_P(StagingBufferTest, ReceivesWhatTheDeviceHas) {
   }
 }
 
-// Rows close together, and so far apart that CUDA does not copy them in one call.
+// Copies rows that are close together, and rows so far apart that CUDA does not copy them in one call.
 TEST_P(StagingBufferTest, CopiesOfRowsLeaveWhatIsBetweenThem) {
   const Execution execution{backend_device(GetParam()), 1, nullptr};
   for (const int64_t stride : {int64_t{12}, int64_t{20}, (int64_t{1} << 31) + 4}) {

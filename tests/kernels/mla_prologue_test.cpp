@@ -37,7 +37,7 @@ void expect_oracle(Backend backend, const MlaCase& c) {
   placed.expect_matches();
 }
 
-// In each of the three types; float32 has no records.
+// Tests the case in each of the three types; float32 has no records.
 void expect_oracle_in_every_type(Backend backend, const MlaCase& c) {
   expect_oracle<BFloat16>(backend, c);
   expect_oracle<Float16>(backend, c);
@@ -61,7 +61,7 @@ TEST_P(MlaPrologueTest, EveryCache) {
   }
 }
 
-// Every instance: types, ranks up to 512 and above, aligned or not.
+// Reaches every instance: types, ranks up to 512 and above, aligned or not.
 TEST_P(MlaPrologueTest, EveryInstance) {
   for (const int64_t rank : {512, 1024}) {
     for (const bool misaligned : {false, true}) {
@@ -187,7 +187,7 @@ TEST_P(MlaPrologueTest, RealSizes) {
   }
 }
 
-// More tokens than a grid has rows.
+// There are more tokens than a grid has rows.
 TEST_P(MlaPrologueTest, ManyTokens) {
   MlaCase c = usual(65539, 1);
   c.kv_lora_rank = c.qk_rope_head_dim = 16;
@@ -200,7 +200,6 @@ TEST_P(MlaPrologueTest, OutputsChangeNothing) {
     MlaCase c = usual(33, 3, kind);
     PlacedMla<BFloat16> with(GetParam(), c);
     ASSERT_TRUE(with.run().ok());
-    // The same call without the outputs, whose arrays stay.
     PlacedMla<BFloat16> without(GetParam(), c);
     without.params().kv_c_out = without.params().k_pe_out = nullptr;
     ASSERT_TRUE(without.run().ok());
@@ -213,7 +212,7 @@ TEST_P(MlaPrologueTest, OutputsChangeNothing) {
   }
 }
 
-// A launch that may overlap the one before it in the stream: two in a row, the second on the results of the first.
+// A launch may overlap the one before it in the stream: two run in a row, the second on the results of the first.
 TEST_P(MlaPrologueTest, MayOverlapTheKernelBefore) {
   MlaCase c = usual(65, 16);
   c.overlaps = true;
@@ -265,7 +264,7 @@ TEST_P(MlaPrologueTest, IsBatchInvariant) {
   }
 }
 
-// The separate operations, bit for bit.
+// Compares with the separate operations, bit for bit.
 template <class T>
 void expect_separate(Backend backend, MlaCacheKind kind, RopeSource source) {
   MlaCase c = usual(77, 12, kind);
@@ -320,7 +319,7 @@ TEST_P(MlaPrologueTest, EqualsTheSeparateOperations) {
   }
 }
 
-// The CPU and CUDA, bit for bit, also where the oracle has a tolerance.
+// Compares the CPU and CUDA bit for bit, also where the oracle has a tolerance.
 TEST_P(MlaPrologueTest, EqualsTheCpu) {
   if (backend_device(GetParam()) == Device::cpu && GetParam() == Backend::cpu) GTEST_SKIP() << "it is the CPU";
   for (const MlaCacheKind kind : kMlaCacheKinds) {
@@ -517,7 +516,7 @@ TEST(MlaPrologueCpuTest, CudaWithoutCuda) {
   EXPECT_TRUE(placed.arena().untouched());
 }
 
-// Each row of the page names a test of this file.
+// Every row of the page names a test of this file.
 TEST(MlaPrologueFeatures, ThePageNamesTests) {
   std::ifstream page(source_path("docs/features.md"));
   const testing::TestSuite* suite = nullptr;

@@ -109,10 +109,10 @@ std::vector<Reference> reference(const Case& c, const Inputs<T>& in) {
   return want;
 }
 
-// The steps of gemm_test.
+// These are the steps of gemm_test.
 double steps_for(int64_t k) { return std::max(kDefaultSteps, std::sqrt(static_cast<double>(k))); }
 
-// Few, some and many rows per expert: every kernel, and on the CPU more rows than are copied at a time.
+// There are few, some and many rows per expert: this reaches every kernel, and on the CPU more rows than are copied at a time.
 std::vector<Case> curated_cases(int64_t element_size) {
   std::vector<Case> cases;
   uint64_t seed = 0;

@@ -24,7 +24,7 @@ class NormTest : public testing::TestWithParam<Backend> {
   void SetUp() override { PROLOGUE_REQUIRE_BACKEND(GetParam()); }
 };
 
-// Weights that differ in what is given, and in its type.
+// The weights differ in what is given, and in its type.
 enum class Weights { of_type, float32, none, of_type_with_bias, float32_with_bias, only_bias };
 constexpr Weights kWeights[] = {Weights::of_type,           Weights::float32,           Weights::none,
                                 Weights::of_type_with_bias, Weights::float32_with_bias, Weights::only_bias};
@@ -106,7 +106,7 @@ Outputs<T> run_norm(Backend backend, const Inputs<T>& in, bool in_place = false,
   return {arena.read(out), residual == nullptr ? std::vector<T>() : arena.read(residual)};
 }
 
-// One float32 sum, rounded once.
+// The result is one float32 sum, rounded once.
 template <class T>
 std::vector<T> residual_sum(const Inputs<T>& in) {
   std::vector<T> sum = in.x;

@@ -24,7 +24,7 @@ struct Piece {
   int64_t rows() const { return end - begin; }
 };
 
-// All rows of sequences [first, end).
+// Returns all rows of sequences [first, end).
 template <class T>
 std::vector<Piece> whole_sequences(const AttentionInputs<T>& in, size_t first, size_t end) {
   std::vector<Piece> pieces;
@@ -82,7 +82,7 @@ const std::pair<KvFormat, KvFormat> kFormats[] = {
     {{DType::int8, KvScaling::token_head}, {DType::int4, KvScaling::head}},
 };
 
-// Everything but the sequences; consecutive seeds go through all formats and head sizes.
+// Chooses everything but the sequences; consecutive seeds go through all formats and head sizes.
 AttentionCase random_case(Random& random, uint64_t seed) {
   AttentionCase c;
   const auto& [k, v] = kFormats[seed % std::size(kFormats)];
@@ -217,7 +217,7 @@ TEST_P(PagedAttentionBatches, AnyNumberOfBlocksMayShareAHead) {
   }
 }
 
-// More parts of a head than the lanes of the warp that adds up a row of them, and heads of every number of registers.
+// A head has more parts than the warp has lanes that adds up a row of them, and there are heads of every number of registers.
 TEST_P(PagedAttentionBatches, ManyBlocksMayShareAHead) {
   for (const int64_t head_dim : {64, 80, 128, 256}) {
     for (const int64_t rows : {1, 3}) {
@@ -235,7 +235,7 @@ TEST_P(PagedAttentionBatches, ManyBlocksMayShareAHead) {
   }
 }
 
-// Five tiles for each of 100 kv heads: two of them for a block, so that blocks have parts of two heads, for one sequence and for two.
+// Each of 100 kv heads has five tiles, and a block gets two of them, so that blocks have parts of two heads, for one sequence and for two.
 TEST_P(PagedAttentionBatches, BlocksMayHavePartsOfTwoHeads) {
   for (const bool two : {false, true}) {
     AttentionCase c;
@@ -250,8 +250,8 @@ TEST_P(PagedAttentionBatches, BlocksMayHavePartsOfTwoHeads) {
   }
 }
 
-// More than 32 tiles for each block, so that blocks come in teams: equally long sequences, whose shares are made even, and others;
-// a head for each block of a team, and two.
+// There are more than 32 tiles for each block, so that blocks cooperate: equally long sequences, whose ranges are made even, and others;
+// each of the cooperating blocks has one head, or two.
 TEST_P(PagedAttentionBatches, TeamsMatchTheOracle) {
   if (GetParam() != Backend::cuda) GTEST_SKIP() << "once is enough";
 #ifdef PROLOGUE_CUDA_EMULATED
@@ -442,7 +442,7 @@ TEST_P(PagedAttentionBatches, HugeHiddenValuesLeaveNoTrace) {
   }
 }
 
-// A sum that is 0: V of the keys that matter is -0, those before have weights that vanish, and hidden ones are positive.
+// A sum is 0: V of the keys that matter is -0, those before have weights that vanish, and hidden ones are positive.
 template <class T>
 void check_signs_of_zero(Backend backend, DType type) {
   AttentionCase c;

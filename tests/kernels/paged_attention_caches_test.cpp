@@ -1,5 +1,5 @@
-// Attention over every cache that the prologue writes: types, scalings, layouts, windows, soft caps, rings and head dims of their
-// own, held against the float64 oracle reading the same bytes. paged_attention_test.cpp has what concerns any cache.
+// Tests attention over every cache that the prologue writes: types, scalings, layouts, windows, soft caps, rings and head dims of their
+// own, held against the float64 oracle, which reads the same bytes. paged_attention_test.cpp has what concerns any cache.
 #include <prologue/kernels/paged_attention/paged_attention.h>
 
 #include <gtest/gtest.h>
@@ -63,7 +63,7 @@ const std::vector<AttentionSequence> kPrefill = {{70, 130}, {1, 90}, {6, 3}, {33
 const std::vector<std::vector<AttentionSequence>> kDecodeAndPrefill = {kDecode, kPrefill};
 const std::vector<KvLayout> kLayouts(std::begin(kKvLayouts), std::end(kKvLayouts));
 
-// Every storage of an element: its type and where its scale comes from.
+// Lists every storage of an element: its type and where its scale comes from.
 std::vector<std::pair<DType, KvScaling>> storages() {
   std::vector<std::pair<DType, KvScaling>> all = {
       {DType::f32, KvScaling::none}, {DType::f16, KvScaling::none}, {DType::bf16, KvScaling::none}};
@@ -99,7 +99,7 @@ class PagedAttentionCaches : public testing::TestWithParam<Backend> {
   void SetUp() override { PROLOGUE_REQUIRE_BACKEND(GetParam()); }
 };
 
-// Every type, scaling and layout, decoding and prefill; the type of q goes round.
+// Runs every type, scaling and layout, decoding and prefill; the types of q take turns.
 TEST_P(PagedAttentionCaches, EveryStorageAndLayoutMatchesTheOracle) {
   uint64_t seed = 0;
   for (const auto& [storage, layout, sequences] : combinations(storages(), kLayouts, kDecodeAndPrefill)) {
@@ -110,7 +110,7 @@ TEST_P(PagedAttentionCaches, EveryStorageAndLayoutMatchesTheOracle) {
   }
 }
 
-// Every type of q over every type of cache.
+// Runs every type of q over every type of cache.
 TEST_P(PagedAttentionCaches, EveryPairOfTypes) {
   for (const auto& [type, scaling] : storages()) {
     for (uint64_t dtype = 0; dtype < 3; ++dtype) {
@@ -219,7 +219,7 @@ TEST_P(PagedAttentionCaches, BothSidesOfEveryBorder) {
   }
 }
 
-// DeepSeek's MLA as it is cached: one head of 576 channels, V being the first 512 of them.
+// The cache is that of DeepSeek's MLA: one head of 576 channels, and V is the first 512 of them.
 TEST_P(PagedAttentionCaches, ValuesWithinKeys) {
   for (const DType type : {DType::bf16, DType::fp8_e4m3, DType::uint4}) {
     AttentionCase c;
@@ -390,7 +390,7 @@ TEST_P(PagedAttentionCaches, ScoresOfMinusInfinity) {
   }
 }
 
-// One row over two keys. The first one has the largest score, 0, and V = 0; the second one the score -`below`, and V = `value`.
+// One row attends to two keys. The first one has the largest score, 0, and V = 0; the second one has the score -`below` and V = `value`.
 template <class T>
 float weigh_second_key(Backend backend, DType type, float below, float value) {
   AttentionCase c;
@@ -429,7 +429,7 @@ TEST_P(PagedAttentionCaches, SmallWeights) {
   EXPECT_EQ(weigh_second_key<float>(GetParam(), DType::f32, 87.1f, 1e38f), 0.0f);
 }
 
-// A sink as large as the score of the only key takes half of its value.
+// A sink whose logit is the score of the only key takes half of its value.
 TEST_P(PagedAttentionCaches, ASinkIsOneMoreKey) {
   AttentionCase c;
   c.sequences = {{1, 1}};
@@ -442,7 +442,7 @@ TEST_P(PagedAttentionCaches, ASinkIsOneMoreKey) {
   for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], share[i / 64] * value[i], 1e-6f) << i;
 }
 
-// A ring that has gone round many times, none, and just; pages that it does not fill.
+// Rings have wrapped many times, never, and just now; there are pages that they do not fill.
 TEST_P(PagedAttentionCaches, Rings) {
   uint64_t seed = 800;
   for (const auto& [ring, rows, type] : combinations(std::vector<int64_t>{16, 40, 100}, std::vector<int64_t>{1, 3, 13},
@@ -510,8 +510,8 @@ TEST_P(PagedAttentionCaches, FaultsKeepToTheirWindow) {
   EXPECT_EQ(decode_fault(record).count, 2u);
 }
 
-// A head that held a NaN has a NaN scale (and zero point) and zeros for data: whoever sees it gets NaN, whoever does not is
-// untouched by it.
+// A head that held a NaN has a NaN scale (and zero point) and zeros for data: a row that sees it is NaN, a row that does not see it is
+// unchanged by it.
 template <class T>
 void expect_nan_where_it_is_seen(Backend backend, DType k_type, DType v_type, bool in_k, int64_t rows) {
   SCOPED_TRACE(testing::Message() << dtype_name(k_type) << ", " << dtype_name(v_type) << ", in K: " << in_k << ", rows " << rows);
@@ -560,7 +560,7 @@ TEST_P(PagedAttentionCaches, TwoRunsAgree) {
   }
 }
 
-// CPU: the same bits alone and in a batch, and a prompt at once or in parts, with a window and scales.
+// The CPU gives the same bits alone and in a batch, and for a prompt at once or in parts, with a window and scales.
 TEST(PagedAttentionCachesCpu, IndependentOfBatchChunksAndThreads) {
   AttentionCase c;
   c.type = DType::int8, c.scaling = KvScaling::token_head, c.window = 50, c.soft_cap = 20.0f, c.num_q_heads = 6;
@@ -583,7 +583,7 @@ TEST(PagedAttentionCachesCpu, IndependentOfBatchChunksAndThreads) {
   EXPECT_EQ(std::memcmp(parts.data(), together.data(), parts.size() * sizeof(float)), 0);
 }
 
-// End to end: the prologue writes, attention reads.
+// The tests below go from end to end: the prologue writes, attention reads.
 
 struct Journey {
   KvFormat k = {DType::f32, KvScaling::none};
@@ -601,7 +601,7 @@ struct Travelled {
   std::vector<int32_t> pages;
 };
 
-// One sequence, step after step through one cache: derived places, a rotation, then attention.
+// Runs one sequence, step after step, through one cache: positions and slots are derived, heads are rotated, then attention reads them.
 template <class T>
 Travelled<T> travel(Backend backend, const Journey& journey) {
   constexpr int64_t kQ = 4, kKv = 2, kDim = 64, kPage = 16, kMaxPosition = 200;
@@ -709,7 +709,7 @@ Travelled<T> travel(Backend backend, const Journey& journey) {
   return {arena.read(out), arena.read(q), cache, pages};
 }
 
-// All steps as one, against the oracle over the bytes that the prologue wrote.
+// Compares all steps, as one, with the oracle over the bytes that the prologue wrote.
 template <class T>
 void expect_matches_oracle(Backend backend, const Travelled<T>& travelled, int64_t window) {
   AttentionInputs<T> in;
@@ -736,8 +736,8 @@ void expect_matches_oracle(Backend backend, const Travelled<T>& travelled, int64
   expect_matches_oracle(backend, in, cache.view, travelled.out);
 }
 
-// The largest difference of any output to attention over a float32 cache, V having deviation 1: twice what was measured (the
-// worst of all scalings; scales of their own for each token are mostly better than given ones).
+// Returns a bound of the largest difference of any output to attention over a float32 cache, where V has deviation 1. It is twice what was
+// measured (the worst of all scalings; scales of their own for each token are mostly better than given ones).
 double quality_bound(DType type) {
   switch (type) {
     case DType::f16: return 2e-3;
@@ -784,7 +784,7 @@ TEST_P(PagedAttentionCaches, ARingGivesTheBitsOfAWholeCache) {
   }
 }
 
-// K as int8 and V as int4 or uint4, against the same numbers in float32.
+// Compares K as int8 and V as int4 or uint4 with the same numbers in float32.
 void expect_formats_of_their_own(Backend backend, DType v_type) {
   constexpr int64_t kTokens = 21, kPages = 4, kPageSize = 8, kHeads = 2, kQHeads = 4, kDim = 16;
   const bool zero_points = v_type == DType::uint4;

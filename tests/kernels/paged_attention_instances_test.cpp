@@ -43,7 +43,7 @@ struct NamedCall {
   Arena::Operation run;
 };
 
-// The call in every kernel that can serve it and that has the shared memory for it here.
+// Returns the call in every kernel that can serve it and that has the shared memory for it here.
 std::vector<NamedCall> calls_of(const PagedAttentionParams& p, Device device) {
   if (device == Device::cpu) return {{"cpu", [&p](const Execution& execution) { return paged_attention(p, execution); }}};
   std::vector<NamedCall> calls;
@@ -59,8 +59,8 @@ std::vector<NamedCall> calls_of(const PagedAttentionParams& p, Device device) {
   return calls;
 }
 
-// The whole of a call's life in one batch: prefill and decode rows, a sequence that attends to nothing, one with a bad page, one
-// with too many rows, and padding.
+// One batch has all that a call may meet: prefill and decode rows, a sequence that attends to nothing, one with a bad page, one with too
+// many rows, and padding.
 template <class T>
 void check_all_instances(Backend backend, AttentionCase c, uint64_t seed) {
   if (std::is_same_v<T, BFloat16>) c.sinks = seed % 2 == 0 ? Sinks::of_dtype : Sinks::of_float, c.chunk = 48;
@@ -236,7 +236,7 @@ TEST(PagedAttentionInstancesOfAll, EveryOneServesATestedCase) {
   EXPECT_EQ(reached.size(), names.size()) << "two have the same name";
 }
 
-// The instance of a call that has one kind of rows.
+// Returns the instance of a call that has one kind of rows.
 std::string chosen(const PagedAttentionParams& p, int64_t shared_bytes) {
   const std::string decode = cuda::chosen_decode_instance(p, shared_bytes),
                     prefill = cuda::chosen_prefill_instance(p, shared_bytes);

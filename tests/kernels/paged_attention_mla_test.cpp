@@ -1,4 +1,4 @@
-// Decode of multi-head latent attention on Hopper: every call here runs in decode_mla_kernel and again in the kernel of other GPUs.
+// Tests decode of multi-head latent attention on Hopper: every call here runs in decode_mla_kernel and again in the kernel of other GPUs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -96,7 +96,7 @@ TEST_P(PagedAttentionMla, AnyLengthAndPageSize) {
   }
 }
 
-// Rows that fill no unit, one, and several; a unit may begin within a token.
+// The rows fill no work item, one, and several; a work item may begin within a token.
 TEST_P(PagedAttentionMla, AnyGroupAndRows) {
   uint64_t seed = 20;
   for (const auto& [heads, rows] :
@@ -134,8 +134,8 @@ TEST_P(PagedAttentionMla, Rings) {
   }
 }
 
-// Sequences of many blocks, whose parts a second launch adds up, blocks of many sequences, and both in one launch; with counters and
-// without.
+// There are sequences of many blocks, whose parts a second launch adds up, blocks of many sequences, and both in one launch; with counters
+// and without.
 TEST_P(PagedAttentionMla, SharedSequences) {
   check(GetParam(), mla_case(16, {{1, 1500}}), 80, {.counters = false});
   check(GetParam(), mla_case(16, {{1, 1501}, {1, 17}, {2, 700}}), 81, {.past_is_ready = true});
@@ -177,7 +177,7 @@ TEST_P(PagedAttentionMla, BadPages) {
   }
 }
 
-// The first page of a window, which only the first row sees, and the last page, which it does not see.
+// Bad are the first page of a window, which only the first row sees, and the last page, which it does not see.
 TEST_P(PagedAttentionMla, ABadPageOfSomeRows) {
   for (const auto& [bad_page, faulty] : {std::pair<size_t, uint64_t>{18, 0}, {19, 1}, {24, 2}}) {
     AttentionCase c = mla_case(20, {{4, 386}});
@@ -203,7 +203,7 @@ TEST_P(PagedAttentionMla, TooManyRowsAndTooLong) {
   }
 }
 
-// Decode rows before a prompt are the rows that they are alone.
+// Decode rows before a prompt have the bits that they have alone.
 TEST_P(PagedAttentionMla, BesideAPrompt) {
   AttentionCase c = mla_case(16, {{1, 300}, {1, 70}, {9, 40}});
   c.type = DType::bf16;

@@ -45,8 +45,8 @@ struct Case {
 
 using oracle::AttentionInputs;
 
-// A batch in a cache of shuffled pages, a third of them unused. Every slot that no sequence owns holds NaN, every block_table
-// entry past a sequence's pages an absurd number.
+// Makes a batch in a cache of shuffled pages, a third of them unused. Every slot that no sequence owns holds NaN, and every block_table
+// entry past a sequence's pages holds an absurd number.
 template <class T>
 AttentionInputs<T> make_inputs(const Case& c, uint64_t seed, uint64_t page_seed = 1) {
   Random random(seed);
@@ -111,7 +111,7 @@ AttentionInputs<T> make_inputs(const Case& c, uint64_t seed, uint64_t page_seed 
   return in;
 }
 
-// The parameters over an arena's arrays; the output has the strides of q.
+// Returns the parameters over an arena's arrays; the output has the strides of q.
 template <class T>
 PagedAttentionParams make_params(Arena& arena, const AttentionInputs<T>& in, Device device) {
   PagedAttentionParams p;
@@ -224,11 +224,11 @@ const std::vector<Case>& curated_cases() {
       {8, 1, 64, 1, {{33, 33}}},
       {9, 3, 64, 64, {{257, 257}}},
       {2, 2, 128, 16, {{257, 257}}, 0, true},
-      // A prompt in chunks: the rows are the last of a longer sequence.
+      // This is a prompt in chunks: the rows are the last of a longer sequence.
       {9, 3, 64, 16, {{32, 97}}},
       {4, 1, 64, 7, {{33, 128}}, 0, true},
       {3, 1, 64, 16, {{64, 1500}}},
-      // Decoding: one row each, lengths at and beside the borders of tiles and pages.
+      // These are decode steps: one row each, with lengths at and beside the borders of tiles and pages.
       {9, 3, 64, 16, {{1, 1}, {1, 2}, {1, 15}, {1, 16}, {1, 17}, {1, 63}, {1, 64}, {1, 65}, {1, 257}}},
       {8, 1, 128, 64, {{1, 300}, {1, 64}, {1, 1}}},
       {9, 3, 64, 16, {{1, 1500}}},
@@ -249,7 +249,7 @@ const std::vector<Case>& curated_cases() {
       {16, 2, 256, 16, {{33, 40}, {1, 70}}},
       // Rows before the start of their sequence attend to nothing.
       {4, 2, 64, 16, {{5, 3}, {2, 0}, {1, 5}}},
-      // More q heads of a kv head than a block of rows.
+      // A kv head has more q heads than a block has rows.
       {71, 1, 64, 16, {{3, 20}, {1, 50}}},
   };
   return cases;
@@ -280,7 +280,7 @@ TEST_P(PagedAttentionTest, NothingToDo) {
   }
 }
 
-// A row that sees one position is that position's V, whatever the score.
+// A row that sees only one position returns that position's V, whatever the score.
 TEST_P(PagedAttentionTest, OnePositionIsItsValue) {
   AttentionInputs<BFloat16> in = make_inputs<BFloat16>({4, 2, 64, 16, {{1, 1}, {1, 1}, {1, 1}}}, 3);
   const std::vector<BFloat16> got = run_attention(GetParam(), in);
@@ -318,8 +318,8 @@ TEST_P(PagedAttentionTest, HugeScoresDoNotOverflow) {
   }
 }
 
-// The same in 16 bits, where a scaled maximum of some millions is a fraction of a power of two off: the weights of a row are, too, and their
-// sum with them.
+// In 16 bits, a scaled maximum of some millions is off by a fraction of a power of two: the weights of a row are, too, and their sum with
+// them.
 template <class T>
 void check_huge_scores(Backend backend, int64_t page_size) {
   for (const bool rising : {true, false}) {
@@ -397,7 +397,7 @@ AttentionInputs<float> part_of_prompt(const AttentionInputs<float>& in, int64_t 
   return part;
 }
 
-// Bitwise on the CPU; on CUDA decoding sums in another order.
+// The bits are the same on the CPU; on CUDA decoding sums in another order.
 TEST_P(PagedAttentionTest, TokenByTokenEqualsAllAtOnce) {
   const auto in = make_inputs<float>({9, 3, 64, 16, {{150, 150}}}, 8);
   const std::vector<float> at_once = run_attention(GetParam(), in);
@@ -419,7 +419,7 @@ TEST_P(PagedAttentionTest, TokenByTokenEqualsAllAtOnce) {
   }
 }
 
-// CPU: the same bits alone and in a batch, with any number of threads.
+// The CPU gives the same bits alone and in a batch, with any number of threads.
 TEST(PagedAttentionCpuTest, IndependentOfBatchAndThreads) {
   const auto batch = make_inputs<float>({9, 3, 64, 16, {{1, 300}, {40, 70}, {1, 17}, {100, 100}}}, 9);
   const std::vector<float> together = run_attention(Backend::cpu, batch);
@@ -438,7 +438,7 @@ TEST(PagedAttentionCpuTest, IndependentOfBatchAndThreads) {
   }
 }
 
-// q and out as columns of one packed buffer, K and V as columns of another.
+// q and out are columns of one packed buffer, K and V are columns of another.
 TEST_P(PagedAttentionTest, PackedBuffers) {
   const auto in = make_inputs<float>({4, 2, 64, 16, {{5, 30}, {1, 3}}}, 11);
   const std::vector<float> want = run_attention(GetParam(), in);
@@ -470,7 +470,7 @@ TEST_P(PagedAttentionTest, PackedBuffers) {
   }
 }
 
-// Bad indices: the rows concerned are zeros and recorded, the others are untouched by it.
+// Where indices are bad, the rows concerned are zeros and recorded, and the others are not changed by it.
 
 // expect_matches_oracle knows zero rows; what the fault record and the faults of the rows say is checked here.
 template <class T>
@@ -611,8 +611,8 @@ struct MalformedRows {
   int64_t max_seqlen_q;
 };
 
-// Every way in which cu_seqlens_q can be wrong, for 50 rows: zeros and a fault for the rows concerned, the others as always, and
-// rows past the largest entry untouched.
+// cu_seqlens_q, for 50 rows, is wrong in every way that it can be: the rows concerned are zeros and have a fault, the others are as always,
+// and rows past the largest entry are untouched.
 template <class T>
 void check_malformed_rows(Backend backend) {
   constexpr int32_t kLeast = std::numeric_limits<int32_t>::min(), kMost = std::numeric_limits<int32_t>::max();
@@ -845,7 +845,7 @@ TEST_P(PagedAttentionTest, FaultsMayGoUnrecorded) {
   EXPECT_EQ(call.token_faults, (std::vector<uint8_t>{0, 0}));
 }
 
-// One refusal per check.
+// There is one refusal per check.
 
 TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
   constexpr StatusCode kInvalid = StatusCode::invalid_argument, kUnsupported = StatusCode::unsupported;
@@ -1046,7 +1046,7 @@ void on_a_stack_of(size_t bytes, const std::function<void()>& work) {
   munmap(memory, guard + bytes);
 }
 
-// CPU: a thread of somebody else's engine may have little stack. All of the kernel's memory is there, whatever the head dims are.
+// An engine may call the CPU backend from a thread with little stack. All of the kernel's memory is there, whatever the head dims are.
 TEST(PagedAttentionCpuTest, RunsOnASmallStack) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "AddressSanitizer surrounds every array on the stack";

@@ -1,5 +1,5 @@
-// Prefill on Hopper: what is particular to copies by TMA, to codes, to tiles of 128 rows and 128 keys, and to blocks that share a tile. The
-// suites beside this one reach its kernels, too, where the device has them.
+// Tests what is particular to prefill on Hopper: to copies by TMA, to codes, to tiles of 128 rows and 128 keys, and to blocks that share a
+// tile. The suites beside this one reach its kernels, too, where the device has them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -58,7 +58,7 @@ std::vector<T> run(Backend backend, const AttentionBatch<T>& batch, bool with_co
   return rows_of(arena, batch.in, p);
 }
 
-// The case with a cache of this format, unset: that of T, by wgmma and without.
+// Runs the case with a cache of this format (unset: that of T), by wgmma and without.
 template <class T>
 void check_both_ways(Backend backend, const AttentionCase& c, uint64_t seed, bool with_counters = false) {
   AttentionCase typed = c;
@@ -94,7 +94,7 @@ void with_codes(AttentionCase& c, const CodeFormats& formats) {
   c.type = formats.k.type, c.scaling = formats.k.scaling, c.v_format = formats.v;
 }
 
-// A cache of the type of q, and one of codes where they come in whole groups.
+// Runs a cache of the type of q, and one of codes if they come in whole groups.
 void check_caches(Backend backend, AttentionCase c, uint64_t seed, bool with_counters = false) {
   const auto check = [&] {
     seed % 2 == 0 ? check_both_ways<BFloat16>(backend, c, seed, with_counters)
@@ -121,7 +121,7 @@ TEST_P(PagedAttentionWgmma, AnyPageSize) {
   }
 }
 
-// Heads that fill neither 64 channels nor a panel; V narrower than K, and wider.
+// Heads fill neither 64 channels nor a panel; V is narrower than K, and wider.
 TEST_P(PagedAttentionWgmma, AnyHeadDim) {
   const std::pair<int64_t, int64_t> dims[] = {{8, 0}, {40, 0}, {80, 0}, {96, 120}, {128, 64}, {192, 128}, {64, 200}, {248, 0}};
   uint64_t seed = 20;
@@ -167,7 +167,7 @@ TEST_P(PagedAttentionWgmma, Masks) {
   }
 }
 
-// A ring that consists of whole boxes.
+// A ring consists of whole boxes.
 TEST_P(PagedAttentionWgmma, Rings) {
   uint64_t seed = 80;
   for (const int64_t page_size : {16, 64}) {
@@ -180,7 +180,7 @@ TEST_P(PagedAttentionWgmma, Rings) {
   }
 }
 
-// More tiles than blocks: every ring goes round, and the last tiles have no work.
+// There are more tiles than blocks: every ring is used several times, and the last tiles have no work.
 TEST_P(PagedAttentionWgmma, ManyTiles) {
   AttentionCase c;
   c.num_q_heads = 8, c.num_kv_heads = 2, c.head_dim = 64;
@@ -191,7 +191,7 @@ TEST_P(PagedAttentionWgmma, ManyTiles) {
   check_caches(GetParam(), c, 91);
 }
 
-// Every kernel: for few tiles and many keys, where several blocks share a tile, and for few keys; with counters and without.
+// Runs every kernel: for few tiles and many keys, where several blocks share a tile, and for few keys; with counters and without.
 TEST_P(PagedAttentionWgmma, EveryKernel) {
   uint64_t seed = 100;
   for (const int64_t head_dim : {64, 128, 256}) {
@@ -213,7 +213,8 @@ TEST_P(PagedAttentionWgmma, EveryKernel) {
   check_caches(GetParam(), c, 113, true);
 }
 
-// Every way to divide tiles: clusters of 2, 3, 4 and 6 blocks, one for a tile and several. The launch chooses by its tiles and their keys.
+// Tiles are divided in every way: clusters of 2, 3, 4 and 6 blocks, one for a tile and several. The launch chooses by its tiles and their
+// keys.
 TEST_P(PagedAttentionWgmma, Divisions) {
   struct Shape {
     int64_t num_kv_heads, keys, head_dim;
@@ -255,7 +256,7 @@ TEST_P(PagedAttentionWgmma, CodesOfAnyFormat) {
   }
 }
 
-// Scales for which the largest product is not the largest score.
+// With these scales the largest product is not the largest score.
 TEST_P(PagedAttentionWgmma, CodesOfAnyScale) {
   for (const float scale : {0.0f, -0.01f, 0.02f}) {
     for (const float soft_cap : {0.0f, 4.0f}) {
@@ -301,7 +302,7 @@ TEST_P(PagedAttentionWgmma, BadPages) {
   }
 }
 
-// Rows of a sequence that has too many are zeros, in every tile that they would have had; others are not touched.
+// Rows of a sequence that has too many are zeros, in every tile that they would have had; other rows are not touched.
 TEST_P(PagedAttentionWgmma, TooManyRows) {
   AttentionCase c;
   c.type = DType::bf16;

@@ -46,7 +46,7 @@ TEST(Parallel, ManyShortJobsInARow) {
   EXPECT_EQ(sum, 20000 * 15);
 }
 
-// 40 000 threads of OpenMP ended the process.
+// With 40 000 threads, OpenMP used to end the process.
 TEST(Parallel, AbsurdThreadCountsAreBounded) { EXPECT_TRUE(each_once(100000, 40000)); }
 
 TEST(Parallel, NoMoreThreadsThanAskedFor) {
@@ -89,7 +89,7 @@ TEST(Parallel, SeveralCallersAtOnce) {
   EXPECT_EQ(wrong, 0);
 }
 
-// The exit code of body() in a forked child; -1 where it did not end by itself.
+// Returns the exit code of body() in a forked child, or -1 if it did not end by itself.
 template <class Body>
 int in_a_child(const Body& body) {
   const pid_t child = fork();

@@ -1,5 +1,5 @@
-// A linear layer with what surrounds it: small whole numbers, so that every order of a sum gives the same product, exactly. Then the
-// operation must give what float64 gives, rounded where the contract says so, and the bits of the separate operations, whatever it
+// Tests a linear layer with what surrounds it, on small whole numbers, so that every order of a sum gives the same product, exactly. Then
+// the operation must give what float64 gives, rounded where the contract says so, and the bits of the separate operations, whatever it
 // consists of. A second test holds ordinary numbers to float64.
 #include <gtest/gtest.h>
 
@@ -91,7 +91,7 @@ std::vector<T> rounded(const std::vector<float>& values) {
   return out;
 }
 
-// The case in memory.
+// Holds the case in memory.
 template <class T>
 struct Placed {
   Arena arena;
@@ -211,8 +211,8 @@ const std::vector<Case>& cases() {
 struct Sizes {
   int64_t num_tokens, n, k;
 };
-// Rows that fill no cluster, one, and several with some left over; k that the blocks of a cluster share evenly and not, that has whole
-// boxes of 64 and not, and that fills a ring several times.
+// The rows fill no cluster, one, and several with some left over; the blocks of a cluster share k evenly and not, it has whole boxes of 64
+// and not, and it fills a ring several times.
 constexpr Sizes kSizes[] = {{1, 16, 32},   {1, 400, 512},  {7, 144, 288},  {8, 128, 1088}, {8, 272, 96},
                             {16, 48, 640}, {2, 160, 416},  {10, 80, 192},  {33, 304, 448}, {64, 528, 192},
                             {6, 272, 992}, {24, 112, 320}, {40, 32, 4096}, {65, 48, 128}};
@@ -254,7 +254,7 @@ TEST_P(ProjectionTest, IsTheOracleAndHasTheBitsOfTheSeparateOperations) {
   }
 }
 
-// A launch that is kept is chosen again exactly if a parameter differs.
+// A kept launch is chosen again exactly if a parameter differs.
 TEST(KeptLaunch, IsChosenAgainIfAParameterDiffers) {
   KeptLaunch<ProjectionParams> kept;
   int choices = 0;
@@ -406,7 +406,8 @@ TEST(ProjectionInstances, EveryOneHasTheBitsOfTheSeparateOperations_cuda) {
   }
 }
 
-// One token. Rows of less than a part of a warp, of several, and of as many as there can be; blocks whose rows are beyond the last.
+// There is one token. A row takes less than a part of a warp, several parts, and as many as there can be; there are blocks whose rows are
+// beyond the last.
 TEST(ProjectionVector, HasTheBitsOfTheSeparateOperations_cuda) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
   if (most_tokens_of_one_projection(Device::cuda) == 0) GTEST_SKIP() << "the GPU has no code for it";
@@ -456,7 +457,7 @@ void expect_one_kernel_with_the_bits_of_separate_ones(const Case& c) {
   for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(a[i], b[i]) << "element " << i;
 }
 
-// The kernel that projection() chooses for one token of real models.
+// Runs the kernel that projection() chooses for one token of real models.
 TEST(ProjectionVector, HasTheBitsOfTheSeparateOperationsAtRealSizes_cuda) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
 #ifdef PROLOGUE_CUDA_EMULATED
@@ -505,7 +506,7 @@ TEST(ProjectionTiles, HaveTheBitsOfTheSeparateOperations_cuda) {
   }
 }
 
-// The kernel that projection() chooses for prompts of real models; rounds of tiles that are full, divided, and neither.
+// Runs the kernel that projection() chooses for prompts of real models, with waves of tiles that are full, divided, and neither.
 TEST(ProjectionTiles, HaveTheBitsOfTheSeparateOperationsAtRealSizes_cuda) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
 #ifdef PROLOGUE_CUDA_EMULATED
@@ -519,7 +520,7 @@ TEST(ProjectionTiles, HaveTheBitsOfTheSeparateOperationsAtRealSizes_cuda) {
   }
 }
 
-// Many short rows: another choice of blocks than a layer's matrices have (policy.h, has_too_many_blocks()).
+// A layer of many short rows takes another choice of blocks than a layer's matrices do (policy.h, has_too_many_blocks()).
 TEST(ProjectionInstances, LmHeadOfASmallModelHasTheBitsOfTheSeparateOperations_cuda) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
   for (const int64_t num_tokens : {1, 5, 12}) {

@@ -1,6 +1,6 @@
-// The QKV projection and the prologue in one operation, held to the prologue alone. The hidden states and weights are small whole
-// numbers, so that every order of a sum gives the same projection, exactly: then every output must have the bits of
-// attention_prologue() over that projection, whatever the prologue does. A second test holds the sums of ordinary numbers to float64.
+// Tests the QKV projection and the prologue in one operation against the prologue alone. The hidden states and weights are small whole
+// numbers, so that every order of a sum gives the same projection, exactly: then every output must have the bits of attention_prologue()
+// over that projection, whatever the prologue does. A second test holds the sums of ordinary numbers to float64.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -26,7 +26,7 @@
 namespace prologue::test {
 namespace {
 
-// [num_tokens, qkv_width] in float64.
+// Returns [num_tokens, qkv_width] in float64.
 std::vector<double> project(const PrologueCase& c, const Projection& p) {
   std::vector<double> out;
   for (int64_t t = 0; t < c.num_tokens; ++t) {
@@ -48,7 +48,7 @@ std::vector<double> project(const PrologueCase& c, const Projection& p) {
   return out;
 }
 
-// The case with q, k and v from the projection, in one buffer.
+// Holds the case with q, k and v from the projection, in one buffer.
 template <class T>
 PrologueData<T> projected_data(const PrologueCase& c, const std::vector<double>& qkv) {
   PrologueData<T> data = make_data<T>(c);
@@ -167,7 +167,7 @@ constexpr Sizes kSizes[] = {{1, 3, 1, 128, 512}, {8, 2, 1, 64, 96},   {9, 2, 1, 
                             {16, 1, 1, 96, 288}, {5, 1, 1, 256, 640}, {11, 1, 1, 128, 32},
                             {12, 1, 1, 64, 288}, {15, 1, 1, 256, 96}, {8, 1, 1, 80, 288}};
 
-// The instances of a way that `runs(number, count)` picks have the bits of the prologue alone. `ran`: their names.
+// The instances of a way that `runs(number, count)` picks have the bits of the prologue alone. `ran` receives their names.
 template <class T, class Runs>
 void expect_bits_of_instances(std::string_view way, const PrologueCase& c, const PrologueData<T>& data, const Projection& p,
                               const Runs& runs, std::set<std::string>& ran) {
@@ -189,14 +189,14 @@ void expect_bits_of_instances(std::string_view way, const PrologueCase& c, const
   }
 }
 
-// Names without what is behind the last comma: how a launch divides its work.
+// Returns the names without what is after the last comma: how a launch divides its work.
 std::set<std::string> without_division(const std::set<std::string>& names) {
   std::set<std::string> kernels;
   for (const std::string& name : names) kernels.insert(name.substr(0, name.rfind(',')));
   return kernels;
 }
 
-// Every kernel of a way ran.
+// Checks that every kernel of a way ran.
 void expect_all_ran(std::string_view way, DType dtype, const std::set<std::string>& ran) {
   const std::vector<std::string> shipped = cuda::qkv_prologue_instances(way, dtype);
   EXPECT_FALSE(shipped.empty());
@@ -262,7 +262,7 @@ constexpr Call kWithoutAxes[] = {
      }},
 };
 
-// Rows of less than a part of a warp, of several, of one or more warps.
+// The rows take less than a part of a warp, several parts, one or more warps.
 constexpr Sizes kOneTokenSizes[] = {{1, 3, 1, 64, 576},  {1, 2, 1, 128, 1024}, {1, 1, 1, 256, 640}, {1, 2, 1, 64, 2048},
                                     {1, 1, 1, 64, 4064}, {1, 1, 1, 64, 96},    {1, 1, 1, 128, 32}};
 
@@ -312,12 +312,13 @@ TEST_P(QkvVectorInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
 
 // ---- every instance of the kernel with a weight ring ------------------------------------------------------------------------
 
-// Fewer tokens than a cluster has blocks, more than a block has warps, and whole tiles of them; rings that are filled once and several times.
+// There are fewer tokens than a cluster has blocks, more than a block has warps, and whole tiles of them; rings are filled once and several
+// times.
 constexpr Sizes kRingSizes[] = {{3, 2, 1, 128, 448},  {9, 3, 1, 64, 64},    {16, 2, 1, 64, 1984},
                                 {12, 1, 1, 256, 640}, {33, 1, 1, 128, 320}, {64, 2, 1, 64, 576},
                                 {15, 1, 1, 96, 192},  {50, 1, 1, 256, 128}, {10, 1, 1, 80, 128}};
 
-// One instance in `every` of those that can do a call runs, in turn.
+// Runs, in turn, one of every `every` instances that can do a call.
 std::set<std::string> run_ring_instances(DType dtype, std::span<const Call> calls, std::span<const Sizes> all_sizes,
                                          size_t every) {
   std::set<std::string> ran;
@@ -453,7 +454,7 @@ TEST(QkvGemmTest, HasTheBitsOfSeparateKernelsAtRealSizes) {
     const NormPlacement norm = sizes.num_tokens % 2 != 0 ? NormPlacement::before_rope : NormPlacement::none;
     expect_bits_of_separate_kernels(sizes, norm, RopeStyle::neox, sizes.num_tokens != 1024);
   }
-  // In tiles of 192 columns, and of 128.
+  // These take tiles of 192 columns, and of 128.
   for (const Sizes& sizes : {Sizes{512, 32, 8, 128, 4096}, Sizes{1000, 32, 8, 128, 4096}, Sizes{1024, 32, 8, 64, 2048},
                              Sizes{768, 32, 8, 128, 4096}}) {
     for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
@@ -494,8 +495,8 @@ class QkvPrologueSumTest : public ::testing::TestWithParam<Backend> {};
 INSTANTIATE_TEST_SUITE_P(Backends, QkvPrologueSumTest, ::testing::ValuesIn(all_backends()),
                          [](const auto& backend) { return std::string(backend_name(backend.param)); });
 
-// Without steps of the prologue: q_out is the projection. A sum of n products in float32, each with an error of 2^-24 of the sum of
-// their magnitudes, a norm whose products are rounded to dtype once or twice, and one rounding of the result.
+// Where the prologue has no steps, q_out is the projection. Its error is that of a sum of n products in float32, each with an error of
+// 2^-24 of the sum of their magnitudes, of a norm whose products are rounded to dtype once or twice, and of one rounding of the result.
 TEST_P(QkvPrologueSumTest, IsTheProductOfTheNorm) {
   PROLOGUE_REQUIRE_BACKEND(GetParam());
   for (const bool normed : {false, true}) {

@@ -25,7 +25,7 @@ struct Format {
 const Format kFormats[] = {{"e4m3", 3, 7, 0x7e, 448.0, to_fp8_e4m3, from_fp8_e4m3},
                            {"e5m2", 2, 15, 0x7b, 57344.0, to_fp8_e5m2, from_fp8_e5m2}};
 
-// The value of a finite code, from the format's definition.
+// Returns the value of a finite code, from the format's definition.
 double value_of(const Format& f, int code) {
   const int exponent = code >> f.mantissa_bits, mantissa = code & ((1 << f.mantissa_bits) - 1);
   const double fraction = static_cast<double>(mantissa) / (1 << f.mantissa_bits);

@@ -74,7 +74,7 @@ Problem<T> make_problem(int64_t m, int64_t k, const std::vector<std::pair<Weight
   return problem;
 }
 
-// A row of x as the contract quantises it for a format.
+// Holds a row of x as the contract quantises it for a format.
 struct QuantizedRow {
   std::vector<int> codes;
   std::vector<double> scales;  // one for each code
@@ -100,7 +100,7 @@ QuantizedRow quantized(const T* x, int64_t k, int64_t block) {
   return row;
 }
 
-// The contract's formula in float64.
+// Computes the contract's formula in float64.
 template <class T>
 std::vector<Reference> reference(const Problem<T>& p) {
   const int64_t num_columns = p.n();

@@ -15,7 +15,8 @@ constexpr uint32_t kOne = 0x3f800000, kFour = 0x40800000, kInfinity = 0x7f800000
 
 float rounded_root(float x) { return static_cast<float>(1.0L / std::sqrt(static_cast<long double>(x))); }
 
-// The last approximation, of those within 4 units in the last place, from which the refined value is not `want`; 99: none.
+// Returns the last approximation, of those within 4 units in the last place, from which the refined value is not `want`, or 99 if there is
+// none.
 int wrong_approximation(float x, float want) {
   int wrong = 99;
   for (int off = -4; off <= 4; ++off) {
@@ -25,7 +26,7 @@ int wrong_approximation(float x, float want) {
   return wrong;
 }
 
-// Every significand with an even and with an odd exponent. Other exponents scale both arguments by a power of two.
+// Tries every significand with an even and with an odd exponent. Other exponents scale both arguments by a power of two.
 TEST(ReciprocalRootTest, IsRoundedOnceForEverySignificandAndApproximation) {
   for (uint32_t bits = kOne; bits < kFour; ++bits) {
     const float x = float_of(bits), want = rounded_root(x);

@@ -163,7 +163,7 @@ TEST_P(RotaryTest, RefusesWithASentence) {
   });
 }
 
-// No sequences, and a table without rows: what a batch without tokens brings.
+// A batch without tokens brings no sequences, and a table without rows.
 TEST_P(RotaryTest, AnEmptyBatchIsANoOp) {
   PlacedRotary<float> placed(GetParam(), RotaryCase());
   RotaryParams& p = placed.params();

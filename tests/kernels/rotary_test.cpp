@@ -50,7 +50,7 @@ TEST_P(RotaryTest, AnyStructMatchesTheOracle) {
   }
 }
 
-// The reference formulas' own float32 values: equal up to the order in which they round.
+// The values are the float32 values of the reference formulas, equal up to the order in which they round.
 TEST_P(RotaryTest, MatchesTheReferenceFormulas) {
   for (const golden::RotaryGolden& g : golden::kRotaryGoldens) {
     SCOPED_TRACE(g.name);
@@ -161,7 +161,7 @@ TEST_P(RotaryTest, OffsetsBeyondTwoToThe31) {
   for (int64_t i = 0; i < 2; ++i) {
     ASSERT_TRUE(copy_to_device(data + i * kFar, values.data() + i * kHeadDim, kHeadDim * 4, execution).ok());
   }
-  // The same two rows as tokens, heads or sequences that lie far apart.
+  // The same two rows are tokens, heads or sequences, far apart.
   for (int dim = 0; dim < 3; ++dim) {
     RotaryParams p;
     p.head_dim = p.rope.rotary_dim = kHeadDim;

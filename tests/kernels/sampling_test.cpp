@@ -33,7 +33,7 @@ class SamplingTest : public testing::TestWithParam<Backend> {
   void SetUp() override { PROLOGUE_REQUIRE_BACKEND(GetParam()); }
 };
 
-// logits [rows.size(), vocab_size]; between the rows lie infinities that would win.
+// logits is [rows.size(), vocab_size]; between the rows are infinities that would win.
 std::vector<int32_t> run_sample(Backend backend, const std::vector<float>& logits, const std::vector<SamplingRow>& rows,
                                 int64_t padding = 0) {
   Arena arena(backend);
@@ -57,7 +57,7 @@ int32_t run_one(Backend backend, const std::vector<float>& logits, const Samplin
   return run_sample(backend, logits, {row})[0];
 }
 
-// One row of logits under `count` positions.
+// Draws from one row of logits under `count` positions.
 std::vector<int32_t> run_positions(Backend backend, const std::vector<float>& logits, SamplingRow row, int64_t count) {
   std::vector<float> all;
   std::vector<SamplingRow> rows;
@@ -154,8 +154,8 @@ TEST_P(SamplingTest, MatchesOracle) {
   }
 }
 
-// Few rows of many tokens: a GPU gives a row 8, 4 or 2 blocks then (64 blocks in all), each of which has some of the tokens. At such a
-// temperature all that the filters keep is about as likely, so that one token too many, or too few, moves a good part of the draws.
+// There are few rows of many tokens: a GPU then gives a row 8, 4 or 2 blocks (64 blocks in all), each of which has some of the tokens. At
+// such a temperature all that the filters keep is about as likely, so that one token too many, or too few, moves a good part of the draws.
 TEST_P(SamplingTest, FewRowsMatchOracle) {
   Random random(11);
   constexpr int64_t kVocab = 9000;
@@ -253,7 +253,7 @@ TEST_P(SamplingTest, FiltersBreakTiesByTheLowerId) {
   EXPECT_GT(run(filtered).size(), 10u);
 }
 
-// 30000 draws from known probabilities: the statistic of 7 degrees of freedom exceeds 45 once in ten million seeds.
+// Makes 30000 draws from known probabilities: the statistic of 7 degrees of freedom exceeds 45 once in ten million seeds.
 TEST_P(SamplingTest, DrawsFollowTheProbabilities) {
   const std::vector<double> p = {0.3, 0.25, 0.2, 0.1, 0.06, 0.05, 0.03, 0.01};
   constexpr int64_t kDraws = 30000;
@@ -330,7 +330,7 @@ TEST_P(SamplingTest, SeedAndPositionChangeTheChoice) {
   EXPECT_GT(chosen(run_sample(GetParam(), all, rows)).size(), 40u);
 }
 
-// Logits that are not finite, in rows that draw.
+// Rows that draw have logits that are not finite.
 TEST_P(SamplingTest, NanAndInfinitiesWhenDrawing) {
   const SamplingRow row{1.0f, 0, 1.0f, 0.0f, 9, 0};
   SamplingRow top_p = row, top_k = row;
@@ -365,7 +365,7 @@ TEST_P(SamplingTest, ParametersOutsideTheirRange) {
   EXPECT_EQ(run({kInfinity, 0, 1.0f, 0.0f, 1, 0}), all);
 }
 
-// A row with what its pointers point to; empty: null.
+// Holds a row with what its pointers point to; what is empty becomes null.
 struct AdjustedRow {
   SamplingRow row;
   std::vector<int32_t> counts;

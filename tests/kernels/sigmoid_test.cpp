@@ -12,7 +12,7 @@
 namespace prologue::test {
 namespace {
 
-// Every 97th float.
+// Tries every 97th float.
 TEST(SigmoidTest, Within3Ulp) {
   for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 97) {
     const float x = std::bit_cast<float>(static_cast<uint32_t>(bits));
@@ -36,7 +36,7 @@ TEST(SigmoidTest, SpecialValues) {
   EXPECT_TRUE(std::isnan(sigmoid_f32(std::numeric_limits<float>::quiet_NaN())));
 }
 
-// Every significand. Other exponents scale by a power of two.
+// Tries every significand. Other exponents scale by a power of two.
 TEST(ReciprocalTest, IsRoundedOnceForEverySignificandAndApproximation) {
   for (uint32_t bits = 0x3f800000; bits < 0x40000000; ++bits) {
     const float x = std::bit_cast<float>(bits), want = static_cast<float>(1.0L / static_cast<long double>(x));

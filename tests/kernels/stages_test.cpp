@@ -383,7 +383,7 @@ TEST_P(StagesTest, KvWriteCopiesIntoTheSlots) {
   });
 }
 
-// Positions past the table: recorded or not and not written, or written as if there were no bound.
+// Positions past the table are recorded or not and not written, or they are written as if there were no bound.
 TEST_P(StagesTest, KvWriteFollowsThePolicyPastTheTable) {
   for (const PastTable past_table : {PastTable::record, PastTable::zero, PastTable::identity}) {
     for (const bool no_faults : {false, true}) {

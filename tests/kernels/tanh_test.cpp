@@ -12,7 +12,7 @@
 namespace prologue::test {
 namespace {
 
-// Every 97th float.
+// Tries every 97th float.
 TEST(TanhTest, Within2Ulp) {
   for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 97) {
     const uint32_t low = static_cast<uint32_t>(bits);
