@@ -194,7 +194,7 @@ constexpr const char* kThinking = R"({%- for message in messages %}
 {%- endif %}
 )";
 
-// node-llama-cpp#634: what a template writes behind the header of an answer is a part of the prompt.
+// node-llama-cpp#634: what a template writes after the header of an answer is a part of the prompt.
 TEST(ChatFormats, BeginAnAnswerAsTheTemplateDoes) {
   EXPECT_EQ(written(kThinking, {{"user", "Hi"}}), "{<|im_start|>}user\nHi{<|im_end|>}\n{<|im_start|>}assistant\n<think>\n");
   EXPECT_EQ(written(kThinking, {{"user", "Hi"}}, {.variables = R"({"enable_thinking": false})"}),
@@ -211,7 +211,7 @@ TEST(ChatFormats, LeaveOldThoughtsOut) {
             "{<|im_start|>}user\n1{<|im_end|>}\n{<|im_start|>}assistant\nA{<|im_end|>}\n{<|im_start|>}user\n2{<|im_end|>}\n");
 }
 
-// vllm#33210: a system block that the template writes by itself, with the date.
+// vllm#33210: the template itself writes a system block, with the date.
 TEST(ChatFormats, WriteTheSystemBlockOfTheTemplate) {
   const std::string chat_template =
       "{{ '<|im_start|>system\\nYou are a model.\\nToday: ' + strftime_now('%d %b %Y') + '<|im_end|>' }}"
@@ -224,7 +224,7 @@ TEST(ChatFormats, WriteTheSystemBlockOfTheTemplate) {
             "{<|im_start|>}system\nYou are a model.\nToday: 02 Jan 2026{<|im_end|>}{<|im_start|>}user\nHi{<|im_end|>}");
 }
 
-// llama.cpp#8655: the system prompt stands in the last user message, or in the first, as the template says.
+// llama.cpp#8655: the system prompt is in the last user message, or in the first, as the template says.
 TEST(ChatFormats, PutTheSystemPromptWhereTheTemplateDoes) {
   const std::string begin =
       "{%- if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] %}{% set rest = messages[1:] %}"
@@ -266,7 +266,7 @@ TEST(ChatFormats, ContinueTheFinalMessage) {
             "the final message is to be continued, and a generation prompt is to begin a new one: only one is possible");
 }
 
-// A template that writes BOS gives one; one that does not gives none, whatever a plain text begins with.
+// A template that writes BOS gives one; a template that does not write it gives none, whatever a plain text begins with.
 TEST(ChatFormats, WriteBosOnce) {
   TokenizerData data = bytes_and_markers("{{ bos_token }}{{ messages[0]['content'] }}");
   data.add_bos = true;

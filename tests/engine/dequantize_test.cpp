@@ -1,4 +1,4 @@
-// Dequantisation: bit for bit what the format's Python package gives, for every type, output type and number of threads.
+// Dequantisation must give, bit for bit, what the format's Python package gives, for every type, output type and number of threads.
 #include <prologue/engine/gguf/dequantize.h>
 
 #include <gtest/gtest.h>

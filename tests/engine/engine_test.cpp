@@ -1,4 +1,4 @@
-// The engine end to end on tiny random models: batches, pages, stops, sampling, errors.
+// Tests the engine end to end on tiny random models: batches, pages, stops, sampling, errors.
 #include <gtest/gtest.h>
 
 #include <sys/wait.h>
@@ -273,7 +273,7 @@ TEST(Engine, ShouldStopEndsAllRequestsAndKeepsWhatThereIs) {
   auto engine = load(cpu_options(write_model("cancel")));
   std::vector<Request> batch = {request(*engine, "hello", 30), request(*engine, "good bye", 2), request(*engine, "x", 30)};
   const std::vector<std::vector<int32_t>> want = tokens_of(engine->generate(batch).value());
-  // Asked once before the step that reads the prompts and makes the first tokens, then once before each further token.
+  // It is called once before the step that reads the prompts and makes the first tokens, then once before each further token.
   for (const size_t steps : {size_t{0}, size_t{1}, size_t{7}}) {
     size_t asked = 0;
     std::vector<std::string> streamed(batch.size());
@@ -421,7 +421,7 @@ TEST(Engine, RefusesWhatItDoesNotKnowByName) {
   EXPECT_EQ(Engine::load(cpu_options("/nowhere/model.gguf")).status().code(), StatusCode::not_found);
 }
 
-// Strings of the file stand in messages quoted and cut, on one line.
+// Messages quote strings of the file, cut, and on one line.
 TEST(Engine, StringsOfTheFileAreMadeSafeForMessages) {
   const std::string hostile = "\033[2J\nevil\x7f" + std::string(1000, 'x') + std::string(100000, '\xff');
   std::vector<std::string> paths;
@@ -604,7 +604,7 @@ TEST(Engine, AModelFileThatChangesWhileItIsLoadedIsAnError) {
   }
 }
 
-// Block tables as wide as all requests' pages together, for each of them, took 29 GB here.
+// Block tables as wide as all requests' pages together, for each request, took 29 GB here.
 TEST(Engine, ManyRequestsTakeTheMemoryOfTheirOwnPages) {
   EngineOptions options = cpu_options(write_model("many"));
   options.page_size = 1;

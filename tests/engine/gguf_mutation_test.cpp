@@ -17,11 +17,11 @@
 #include "tests/support/gguf_writer.h"
 #include "tests/support/random.h"
 
-// The largest single allocation since the counter was last cleared. A reader that believed a lying count would ask for gigabytes,
+// This is the largest single allocation since the counter was last cleared. A reader that believed a lying count would ask for gigabytes,
 // which on most machines succeeds quietly.
 static std::atomic<size_t> largest_allocation{0};
 
-// Not inlined: GCC would see malloc without its free in one place and free without its malloc in another, and warn.
+// It is not inlined: GCC would see malloc without its free in one place and free without its malloc in another, and warn.
 [[gnu::noinline]] void* operator new(size_t size) {
   size_t seen = largest_allocation.load(std::memory_order_relaxed);
   while (size > seen && !largest_allocation.compare_exchange_weak(seen, size, std::memory_order_relaxed)) {
@@ -89,7 +89,7 @@ void read_as(const GgufFile& file, const std::string& key, int& readings) {
   if (file.get<T>(key).ok()) ++readings;
 }
 
-// Everything that can be asked of a file. Returns whether it could be opened.
+// Calls everything that can be called on a file. Returns whether it could be opened.
 bool exercise(Bytes bytes) {
   const size_t file_size = bytes.size();
   Result<GgufFile> opened = GgufFile::from_bytes(std::move(bytes));
@@ -234,7 +234,7 @@ TEST(GgufMutation, FieldOverwrites) {
 
 TEST(GgufMutation, ByteFlips) {
   mutate_many(8'000, 12, [](const Sample& sample, Bytes& bytes, test::Random& random) {
-    // Mostly in the part before the tensor data, which is what is parsed.
+    // Most changes are in the part before the tensor data, which is what is parsed.
     const int64_t header = static_cast<int64_t>(sample.fields.back().offset) + 8;
     for (int64_t i = random.integer(1, 6); i > 0; --i) {
       const int64_t end = random.integer(0, 7) == 0 ? static_cast<int64_t>(bytes.size()) : header;

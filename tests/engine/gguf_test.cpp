@@ -1,4 +1,4 @@
-// GGUF files: what is read from valid ones, and the sentence that each kind of broken one gets.
+// Tests GGUF files: what is read from valid ones, and the sentence that each kind of broken one gets.
 #include <prologue/engine/gguf/gguf.h>
 #include <prologue/engine/gguf/tokenizer_data.h>
 #include <prologue/engine/tokenizer/tokenizer.h>
@@ -41,7 +41,7 @@ GgufWriter small_file() {
   return writer;
 }
 
-// One byte of a tensor's data.
+// Reads one byte of a tensor's data.
 std::byte byte_of(const GgufFile& file, const GgufTensor& tensor, int64_t at) {
   std::byte value{0xee};
   EXPECT_TRUE(file.read(tensor, at, 1, &value).ok());
@@ -67,7 +67,7 @@ void expect_refused(const GgufWriter& writer, StatusCode code, const std::string
   expect_refused(writer.bytes(), code, message);
 }
 
-// The file of `writer` with the named field overwritten.
+// Returns the file of `writer` with the named field overwritten.
 Bytes with_field(const GgufWriter& writer, const std::string& what, uint64_t value) {
   std::vector<GgufWriter::Field> fields;
   Bytes bytes = writer.bytes(&fields);
@@ -235,7 +235,7 @@ TEST(Gguf, FromDisk) {
 
 // ---- Files that change while they are open ----
 
-// Tensors and metadata of several MiB, so that a file is read in many pieces.
+// Makes tensors and metadata of several MiB, so that a file is read in many pieces.
 GgufWriter large_file() {
   GgufWriter writer;
   writer.add("llama.block_count", uint32_t{2});
@@ -280,7 +280,7 @@ TEST(GgufChanges, AnOverwrittenFileKeepsTheLengthsThatWereChecked) {
   unlink(path.c_str());
 }
 
-// Others cut and restore the file the whole time: every open and read ends in a value or a Status.
+// Other threads cut and restore the file the whole time: every open and read ends in a value or a Status.
 TEST(GgufChanges, AFileThatChangesAllTheTimeIsNeverAFault) {
   const std::string path = ::testing::TempDir() + "prologue_gguf_changing.gguf";
   const Bytes good = large_file().bytes();
@@ -313,7 +313,7 @@ TEST(GgufChanges, AFileThatChangesAllTheTimeIsNeverAFault) {
   unlink(path.c_str());
 }
 
-// A sparse file that claims to be all metadata is not read into memory.
+// If a sparse file claims to be all metadata, it is not read into memory.
 TEST(GgufChanges, MetadataHaveALargestSize) {
   const std::string path = ::testing::TempDir() + "prologue_gguf_sparse.gguf";
   Bytes bytes = GgufWriter().bytes();

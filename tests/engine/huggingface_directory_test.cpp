@@ -143,7 +143,7 @@ TEST_F(HuggingFaceDirectoryTest, OneFile) {
 }
 
 TEST_F(HuggingFaceDirectoryTest, ShardsAndSymbolicLinks) {
-  // As in the cache of the hub: the directory's files are links to blobs elsewhere.
+  // This is how the cache of the hub is built: the directory's files are links to blobs elsewhere.
   const test::TemporaryDirectory blobs(testing::TempDir());
   write_shard("1.safetensors", {"model.a", "model.bb"});
   std::filesystem::rename(directory_.file("1.safetensors"), blobs.file("0123"));

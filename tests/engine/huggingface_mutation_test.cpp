@@ -16,10 +16,10 @@
 #include "tests/support/random.h"
 #include "tests/support/safetensors_writer.h"
 
-// The largest single allocation since the counter was last cleared.
+// This is the largest single allocation since the counter was last cleared.
 static std::atomic<size_t> largest_allocation{0};
 
-// Not inlined: GCC would see malloc without its free in one place and free without its malloc in another, and warn.
+// It is not inlined: GCC would see malloc without its free in one place and free without its malloc in another, and warn.
 [[gnu::noinline]] void* operator new(size_t size) {
   size_t seen = largest_allocation.load(std::memory_order_relaxed);
   while (size > seen && !largest_allocation.compare_exchange_weak(seen, size, std::memory_order_relaxed)) {
@@ -36,7 +36,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// A list of one-digit numbers: 40 bytes for each two, and a vector that doubles.
+// The worst file is a list of one-digit numbers: 40 bytes for each two, and a vector that doubles.
 size_t allowed(size_t size) { return 48 * size + 8192; }
 
 void check_message(const Status& status) {
@@ -59,7 +59,7 @@ Bytes sample_file() {
   return writer.bytes();
 }
 
-// Everything that can be asked of a file. Returns whether it could be opened.
+// Calls everything that can be called on a file. Returns whether it could be opened.
 bool exercise(Bytes bytes) {
   const auto file_size = static_cast<int64_t>(bytes.size());
   const auto file = SafetensorsFile::from_bytes(std::move(bytes));
@@ -125,7 +125,7 @@ void overwrite_number(Bytes& bytes, int64_t begin, int64_t end, test::Random& ra
   bytes.insert(bytes.begin() + at, text, text + number.size());
 }
 
-// The header's length made to fit its text again.
+// Makes the header's length fit its text again.
 void fix_length(Bytes& bytes, int64_t header_end) {
   const auto length = static_cast<uint64_t>(header_end - 8);
   std::memcpy(bytes.data(), &length, sizeof length);

@@ -1,4 +1,5 @@
-// tokenizer.json against Hugging Face `tokenizers` (tests/golden/tokenizer/README.md), the files around it, and what is refused.
+// Compares tokenizer.json with Hugging Face `tokenizers` (tests/golden/tokenizer/README.md), and tests the files around it, and what is
+// refused.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -98,7 +99,7 @@ INSTANTIATE_TEST_SUITE_P(HuggingFace, Family,
 
 // ---- What else is in a file ----
 
-// Byte-level BPE with the tokens 'a', 'b', 'ab', and <s> and </s> as control tokens.
+// Makes byte-level BPE with the tokens 'a', 'b', 'ab', and <s> and </s> as control tokens.
 json tiny() {
   return json::parse(R"({
     "added_tokens": [{"id": 3, "content": "<s>", "special": true}, {"id": 4, "content": "</s>", "special": true}],
@@ -126,7 +127,7 @@ TEST(TokenizerJson, IsReadWithItsDefaults) {
   EXPECT_FALSE(data->byte_fallback);
 }
 
-// An id that no token has is an unused token; merges into and from markers are left out.
+// If no token has an id, the id becomes an unused token; merges into and from markers are left out.
 TEST(TokenizerJson, TakesGapsAndMergesOfMarkers) {
   json file = tiny();
   file["added_tokens"][1]["id"] = 7;
@@ -235,7 +236,7 @@ TEST(TokenizerJson, ATokenWithoutATextIsUnused) {
   EXPECT_EQ(tokenizer.decode(Ids{5, 0, 6}), "a");
 }
 
-// 200 MB of "0,0," took 5.6 GB.
+// 200 MB of "0,0," used to take 5.6 GB.
 TEST(TokenizerJson, HasALargestNumberOfValues) {
   std::string zeros = "[0";
   for (int i = 0; i < (1 << 22) + 2; ++i) zeros += ",0";
@@ -339,7 +340,7 @@ TEST_F(Directory, GenerationEndsAtAnyOfSeveralTokens) {
   EXPECT_EQ(read()->end_ids, (Ids{3}));
 }
 
-// InfiniLM#386. As transformers makes a missing generation_config.json of config.json.
+// InfiniLM#386: the tokens are those with which transformers makes a missing generation_config.json from config.json.
 TEST_F(Directory, GenerationEndsAtTheTokensOfTheConfigurationWhereNoOtherFileNamesThem) {
   write("tokenizer.json", tiny().dump());
   write("config.json", R"({"eos_token_id": [2, 4]})");

@@ -1,5 +1,5 @@
-// Model files as people have them: what transformers and llama.cpp load although it is unusual, and what a model's files say about sampling.
-// What transformers makes of them was found with version 5.24.
+// Tests model files as people have them: what transformers and llama.cpp load although it is unusual, and what a model's files say about
+// sampling. What transformers makes of them was found with version 5.24.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -162,7 +162,7 @@ TEST_F(GgufParts, PartsMustBelongTogether) {
 
 // ---- A directory of Hugging Face ----
 
-// A llama of one layer whose vocabulary is a, b, ab and a marker.
+// The model is a llama of one layer whose vocabulary is a, b, ab and a marker.
 class Directory : public testing::Test {
  protected:
   static constexpr int64_t kHidden = 16, kHeadDim = 8, kWidth = 24, kVocab = 4;

@@ -1,4 +1,4 @@
-// The engine with models whose layers have windows, whose ropes depend on the length of the sequence, and whose tokens have several
+// Tests the engine with models whose layers have windows, whose ropes depend on the length of the sequence, and whose tokens have several
 // positions. What it generates must be what one sequence alone gives, computed in one step without an engine, bit for bit.
 #include <gtest/gtest.h>
 
@@ -46,7 +46,7 @@ class ModelKinds : public ::testing::TestWithParam<Device> {
     return std::move(engine).value();
   }
 
-  // The memory in which every group has so many pages at most.
+  // Returns the memory in which every group has at most so many pages.
   int64_t memory_of(const TinyModelOptions& model, const EngineOptions& options, int64_t num_pages) {
     RunnerConfig runner;
     runner.page_size = options.page_size;
@@ -57,7 +57,7 @@ class ModelKinds : public ::testing::TestWithParam<Device> {
     return bytes;
   }
 
-  // Positions of prompt and generated tokens.
+  // Returns the positions of prompt and generated tokens.
   static std::vector<int32_t> all_positions(const Request& request, int64_t num_axes, size_t length) {
     if (request.positions.empty()) return {};
     const size_t num_prompt = request.prompt.size();
@@ -112,7 +112,7 @@ class ModelKinds : public ::testing::TestWithParam<Device> {
     for (const KvGroupStats& group : stats.kv.groups) EXPECT_EQ(group.used, 0);
   }
 
-  // The logits of scored tokens, bit for bit.
+  // Compares the logits of scored tokens, bit for bit.
   void expect_score(const TinyModelOptions& model, Engine& engine, const Request& request, int64_t num_scored) {
     const auto num_prompt = static_cast<int64_t>(request.prompt.size());
     std::vector<int32_t> tokens = request.prompt;
@@ -238,7 +238,7 @@ TEST_P(ModelKinds, AWindowNeedsFewPages) {
     windowed = std::max(windowed, groups[1].used);
   }
   EXPECT_EQ(all, 50);
-  // 9 tokens before a chunk, the chunk, and kTokensAhead tokens after the last one, in whole pages
+  // In whole pages these are 9 tokens before a chunk, the chunk, and kTokensAhead tokens after the last one.
   EXPECT_LE(windowed, (9 + std::max<int64_t>(16, 1 + kTokensAhead) + 2 * 3) / 4);
   EXPECT_GE(windowed, 7);
   // The memory is divided accordingly.
@@ -290,7 +290,7 @@ TEST_P(ModelKinds, APrefixIsFoundInEveryGroup) {
   const auto turn = engine->generate({&next, 1}).value();
   EXPECT_EQ(turn.front().cached_tokens, 68);
   expect_right(model, next, engine->context_length(), turn.front());
-  // Another prompt that begins alike: also where the window of the first one has moved on.
+  // Another prompt begins alike, also where the window of the first one has moved on.
   Request other = request(prompt_of(41), 3);
   other.prompt.resize(50, 11);
   const auto branch = engine->generate({&other, 1}).value();

@@ -1,5 +1,5 @@
-// Model files whose configuration lies: thousands of mutated copies of a small valid file go through the whole loading path. Every one
-// loads or is refused with a sentence; none crashes, hangs or asks for absurd amounts of memory.
+// Tests model files whose configuration lies: thousands of mutated copies of a small valid file go through the whole loading path. Every
+// one loads or is refused with a sentence; none crashes, hangs or asks for absurd amounts of memory.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -72,7 +72,7 @@ TEST(ModelMutation, EveryFileLoadsOrIsRefusedWithASentence) {
   EXPECT_GT(num_refused, 1000);
 }
 
-// Each number of the configuration set to each of these values, under the names that the loader reads.
+// Each number of the configuration is set to each of these values, under the names that the loader reads.
 TEST(ModelMutation, ExtremeConfigurationsAreRefused) {
   for (const char* key : {"llama.block_count", "llama.context_length", "llama.embedding_length", "llama.feed_forward_length",
                           "llama.attention.head_count", "llama.attention.head_count_kv", "llama.rope.dimension_count",

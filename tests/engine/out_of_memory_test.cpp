@@ -47,7 +47,7 @@ bool must_fail() {
 }  // namespace
 
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// All of malloc, for every library of the process.
+// All of malloc is replaced, for every library of the process.
 #define PROLOGUE_TEST_WHOLE_MALLOC 1
 extern "C" {
 void* __libc_malloc(size_t);

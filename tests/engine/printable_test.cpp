@@ -1,4 +1,4 @@
-// Text from outside on its way to a message or a terminal.
+// Tests how text from outside is made safe for a message or a terminal.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,6 +1,6 @@
-// Real models against llama.cpp's greedy tokens in float32 (the files in tests/golden/generation say how they were made). Runs where
-// scripts/fetch_model has put the models. All rows and tokens run as a batch and are scored once for a model and a device; another page
-// size, another number of threads, unfused, or each row alone: there a part of the tokens goes through the same code.
+// Compares real models with llama.cpp's greedy tokens in float32 (the files in tests/golden/generation say how they were made). Runs where
+// scripts/fetch_model has put the models. All rows and tokens run as a batch and are scored once for a model and a device. With another
+// page size, another number of threads, unfused, or each row alone, a part of the tokens goes through the same code.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -82,7 +82,7 @@ TEST_P(ReferenceData, EveryChangeIsOne) {
   }
 }
 
-// The logits of the prompt in the file, and one of them off by `error`.
+// Returns the logits of the prompt in the file, with one of them off by `error`.
 std::vector<float> goldens(const ReferenceModel& model, const ReferencePrompt& prompt, std::span<const int64_t> rows,
                            float error) {
   std::vector<float> logits;
@@ -270,7 +270,7 @@ TEST_P(ReferenceModels, ChangesMoveTheLogitsAsInTransformers) {
   }
 }
 
-// A prompt of which the engine finds the first part in its cache. The log probabilities of the most likely next tokens are those of the
+// The engine finds the first part of a prompt in its cache. The log probabilities of the most likely next tokens are those of the
 // reference.
 TEST_P(ReferenceModels, APrefixFromTheCacheChangesNothing) {
   const auto& [name, place] = GetParam();
@@ -379,7 +379,7 @@ const std::string kGpuResults = test::source_path("benchmarks/results/2026-11-23
 constexpr const char* kBegin = "<!-- models: written by a test -->\n";
 constexpr const char* kEnd = "<!-- end of models -->\n";
 
-// The largest difference of a whole prompt, as a part of the range of the logits.
+// Returns the largest difference of a whole prompt, as a part of the range of the logits.
 double difference(const std::string& name, const Place& place) {
   const ReferenceModel reference = test::read_reference_model(name);
   const Model model = load_folder(reference.folder, place).value();
@@ -388,7 +388,7 @@ double difference(const std::string& name, const Place& place) {
                                    : test::expect_reference_choices(reference, PromptSplit::whole, run);
 }
 
-// With one digit, rounded up.
+// Writes it with one digit, rounded up.
 std::string rounded_up(double value) {
   char text[32];
   const double unit = std::pow(10.0, std::floor(std::log10(value)));

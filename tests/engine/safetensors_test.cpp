@@ -1,4 +1,4 @@
-// safetensors files: what is read from valid ones, and the sentence that each kind of broken one gets.
+// Tests safetensors files: what is read from valid ones, and the sentence that each kind of broken one gets.
 #include <prologue/engine/huggingface/json.h>
 #include <prologue/engine/huggingface/safetensors.h>
 
@@ -29,7 +29,7 @@ void expect_refused(const std::string& header, size_t data_bytes, const std::str
   expect_refused(open(header, data_bytes), message);
 }
 
-// One tensor "w" with these three members.
+// Returns one tensor "w" with these three members.
 std::string entry(const std::string& dtype, const std::string& shape, const std::string& offsets) {
   return R"({"w":{"dtype":)" + dtype + R"(,"shape":)" + shape + R"(,"data_offsets":)" + offsets + "}}";
 }
@@ -185,7 +185,7 @@ TEST(StrictJson, RefusesEverythingElse) {
 
   const auto nested = [](size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
   EXPECT_TRUE(parse_json(nested(64), "x.json").ok());
-  // In linear time: with the square of their number, many small objects would take minutes.
+  // Parsing takes linear time: with the square of their number, many small objects would take minutes.
   std::string objects = "[{}";
   for (int i = 0; i < 500000; ++i) objects += ",{}";
   const auto start = std::chrono::steady_clock::now();
@@ -238,7 +238,7 @@ TEST(SafetensorsChanges, AnOverwrittenFileKeepsTheRangesThatWereChecked) {
   EXPECT_EQ(file->check_unchanged().code(), StatusCode::data_loss);
 }
 
-// A download that ran into a full disk: every length that a file may have been cut to.
+// A download ran into a full disk: the file may have been cut to any length.
 TEST(SafetensorsChanges, NoPartOfAFileIsAFile) {
   SafetensorsWriter writer;
   writer.add("a", "F32", {3}, std::vector<float>(3));

@@ -1,5 +1,5 @@
-// The engine under many requests: they join and leave, run out of pages, are cancelled and fail, and none of it changes the text of another.
-// Promises about unchanged texts hold bit for bit in batch-invariant mode, which is what these tests run in.
+// Tests the engine under many requests: they join and leave, run out of pages, are cancelled and fail, and none of it changes the text of
+// another. Promises about unchanged texts hold bit for bit in batch-invariant mode, which is what these tests run in.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ namespace {
 
 using test::TinyLlamaOptions;
 
-// A file of its own for each test: tests run in parallel.
+// Each test has a file of its own, because tests run in parallel.
 std::string write_model(const std::string& name, const TinyLlamaOptions& options = {}) {
   std::string test = testing::UnitTest::GetInstance()->current_test_info()->name();
   std::replace(test.begin(), test.end(), '/', '_');
@@ -59,7 +59,7 @@ std::unique_ptr<Engine> load(const EngineOptions& options) {
   return std::move(engine).value();
 }
 
-// The memory of so many pages.
+// Returns the memory of so many pages.
 int64_t memory_of(const EngineOptions& options, int64_t num_pages) {
   const auto engine = load(options);
   return engine->options().kv_memory / engine->stats().kv.groups.front().num_pages * num_pages;
@@ -107,7 +107,7 @@ std::vector<std::vector<int32_t>> tokens_of(const std::vector<Completion>& compl
   return all;
 }
 
-// One request at a time, with nothing that could change a bit: no shared pages, no captured steps, no overlap.
+// Runs one request at a time, with nothing that could change a bit: no shared pages, no captured steps, no overlap.
 std::vector<Completion> completions_alone(const EngineOptions& options, const std::vector<Request>& requests) {
   std::vector<Completion> all;
   EngineOptions plain = options;
@@ -125,7 +125,7 @@ std::vector<std::vector<int32_t>> alone(const EngineOptions& options, const std:
   return tokens_of(completions_alone(options, requests));
 }
 
-// Tokens, and log probabilities to the last bit.
+// Compares tokens, and log probabilities to the last bit.
 void expect_same(const std::vector<Completion>& got, const std::vector<Completion>& want) {
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < got.size(); ++i) {
@@ -269,7 +269,7 @@ TEST_P(Serving, ACachedPrefixChangesNoText) {
   next.prompt.push_back(17);
   EXPECT_EQ(tokens_of(engine->generate({&next, 1}).value()), alone(options, {next}));
   EXPECT_EQ(engine->generate({&next, 1}).value().front().cached_tokens, 100);
-  // The prompt of a request that ends with its first token is kept too.
+  // The prompt of a request is also kept if the request ends with its first token.
   const Request brief = request(std::vector<int32_t>(40, 21), 1);
   for (const int64_t cached : {0, 36}) EXPECT_EQ(engine->generate({&brief, 1}).value().front().cached_tokens, cached);
   options.prefix_cache = false;

@@ -33,7 +33,7 @@ Result<jinja::Text> render(const std::string& source, const ordered_json& variab
   return made.render(values, options);
 }
 
-// The text, with what came from the caller between [ and ].
+// Returns the text, with what came from the caller between [ and ].
 std::string marked(const std::string& source, const ordered_json& variables) {
   const auto text = render(source, variables);
   if (!text.ok()) return text.status().message();
@@ -209,7 +209,7 @@ TEST(Template, EndsHostileTemplates) {
   EXPECT_FALSE(render("{{ '{0:{0:{0:{0}}}}'.format(1) }}").ok());
 }
 
-// A template of a model, and a conversation that is made to be expensive.
+// The template is that of a model, and the conversation is made to be expensive.
 TEST(Template, EndsHostileConversations) {
   jinja::RenderOptions small;
   small.limits = {.steps = 200000, .bytes = size_t{16} << 20, .output_bytes = size_t{8} << 20};

@@ -44,7 +44,7 @@ const json& shared_strings() {
   return golden;
 }
 
-// Byte-level BPE with the pre-tokenizer that has this name in GGUF.
+// Makes byte-level BPE with the pre-tokenizer that has this name in GGUF.
 TokenizerData byte_level(const std::string& pre) {
   TokenizerData data;
   EXPECT_TRUE(set_gguf_pre_tokenizer(pre, data).ok());
@@ -52,7 +52,7 @@ TokenizerData byte_level(const std::string& pre) {
   return data;
 }
 
-// "left right", one merge each.
+// Each line, "left right", is one merge.
 std::vector<TokenMerge> merges(const std::vector<std::string>& lines) {
   std::vector<TokenMerge> made;
   for (const std::string& line : lines) made.push_back({line.substr(0, line.find(' ')), line.substr(line.find(' ') + 1)});
@@ -94,7 +94,7 @@ std::string to_utf8(uint32_t character) {
           byte(0x80 | (character & 0x3f))};
 }
 
-// The GGUF spelling of all 256 bytes, by byte.
+// Returns the GGUF spelling of all 256 bytes, by byte.
 std::vector<std::string> byte_alphabet() {
   std::vector<std::string> alphabet;
   uint32_t next = 256;
@@ -117,7 +117,7 @@ std::string hex(uint64_t value) {
   return text.data();
 }
 
-// An independent judge of UTF-8: the json library refuses to write anything else.
+// The judge of UTF-8 is independent: the json library refuses to write anything else.
 bool is_utf8(const std::string& text) {
   try {
     return !json(text).dump().empty();
@@ -139,7 +139,7 @@ std::string stream(const Tokenizer& tokenizer, const Ids& ids) {
   return all + rest;
 }
 
-// Everything that a golden file expects of a tokenizer.
+// Checks everything that a golden file expects of a tokenizer.
 void expect_goldens(const Tokenizer& tokenizer, const json& golden) {
   const json& strings = shared_strings().at("strings");
   ASSERT_EQ(golden.at("plain").size(), strings.size());
@@ -200,7 +200,7 @@ TEST_P(SmallVocabulary, SplitsLikeHuggingFace) {
   }
 }
 
-// Of every kind of pre-tokenizer that GGUF files name: the pieces by `tokenizers` (scripts/make_tokenizer_goldens.py).
+// For every kind of pre-tokenizer that GGUF files name, the pieces are those of `tokenizers` (scripts/make_tokenizer_goldens.py).
 TEST(PreTokenizers, OfEveryNameSplitLikeHuggingFace) {
   const json goldens = read_golden("pre_tokenizers");
   const std::map<std::string, std::vector<std::string>> same_as = {
@@ -240,7 +240,7 @@ TEST(PreTokenizers, OfEveryNameSplitLikeHuggingFace) {
   }
 }
 
-// Every character of Unicode 3.2 after a letter, before a digit and between spaces, in one text.
+// One text has every character of Unicode 3.2 after a letter, before a digit and between spaces.
 TEST_P(SmallVocabulary, SplitsEveryCharacterLikeHuggingFace) {
   std::string text;
   for (const json& range : shared_strings().at("ranges")) {
@@ -297,7 +297,7 @@ TEST_P(SmallVocabulary, ReplacesEachBadByte) {
   }
 }
 
-// The same bytes as tokens: each sequence that cannot become a character prints as one U+FFFD.
+// As tokens of one byte each, every sequence that cannot become a character prints as one U+FFFD.
 TEST_P(SmallVocabulary, StreamsOnlyWholeCharacters) {
   const std::vector<std::string> alphabet = byte_alphabet();
   for (const json& row : shared_strings().at("bytes")) {
@@ -337,7 +337,7 @@ INSTANTIATE_TEST_SUITE_P(Tokenizer, SmallVocabulary, testing::ValuesIn(kPreToken
   return name;
 });
 
-// The file that scripts/demo and scripts/test fetch.
+// This is the file that scripts/demo and scripts/test fetch.
 TEST(Tokenizer, EncodesLikeTheDemoModel) {
   const std::string path = test::source_path("models/SmolLM2-135M-Instruct.Q4_1.gguf");
   if (!std::filesystem::exists(path)) GTEST_SKIP() << "the demo model is not there: " << path;
@@ -362,7 +362,7 @@ TEST(Tokenizer, EncodesLikeTheDemoModel) {
   EXPECT_EQ(encode(tokenizer, "-\x04-"), (Ids{29, 29}));  // U+0004 is one of the bytes that it lacks
 }
 
-// Gemma 3 270M: SentencePiece's BPE with 262144 tokens, by llama.cpp and by SentencePiece itself.
+// Compares Gemma 3 270M, which has SentencePiece's BPE with 262144 tokens, with llama.cpp and with SentencePiece itself.
 TEST(Tokenizer, EncodesLikeGemma) {
   const std::string path = test::source_path("models/gemma-3-270m.Q4_K_M.gguf");
   if (!std::filesystem::exists(path)) GTEST_SKIP() << "the model is not there: " << path;
@@ -384,7 +384,7 @@ TEST(Tokenizer, EncodesLikeGemma) {
   }
 }
 
-// A small vocabulary, trained and encoded by SentencePiece.
+// The vocabulary is small, and was trained and encoded by SentencePiece.
 class SentencePiece : public testing::TestWithParam<bool> {
  protected:
   SentencePiece() {
@@ -453,7 +453,7 @@ INSTANTIATE_TEST_SUITE_P(Tokenizer, SentencePiece, testing::Bool(),
 
 // ---- Rules, on a vocabulary of a few tokens ----
 
-// The 256 bytes (ids are the bytes), then what a test adds.
+// Has the 256 bytes (ids are the bytes), then what a test adds.
 TokenizerData tiny() {
   TokenizerData data = byte_level("gpt-2");
   data.tokens = byte_alphabet();
@@ -509,7 +509,7 @@ TEST(TokenizerRules, FindsSpecialTokensByType) {
   EXPECT_EQ(encode(tokenizer, "<unused>", true).size(), 8u);
 }
 
-// Against the definition: at each place from the left the longest token that begins there.
+// Compares with the definition: from the left, at each position, the longest token that begins there.
 TEST(TokenizerRules, FindsOverlappingSpecialTokensLeftmostLongest) {
   test::Random random(5);
   for (int round = 0; round < 300; ++round) {
@@ -668,7 +668,7 @@ TEST(TokenizerRules, AddsTheBosTokenOnRequest) {
   EXPECT_EQ(refused.status().message(), "a BOS token is to be added, but the model's vocabulary has none");
 }
 
-// As the post-processor of GLM's tokenizer.json, [gMASK]<sop>.
+// This is what the post-processor of GLM's tokenizer.json does, [gMASK]<sop>.
 TEST(TokenizerRules, BeginsATextWithSeveralTokens) {
   TokenizerData data = tiny();
   const int32_t mask = add(data, "[gMASK]", TokenType::control), sop = add(data, "<sop>", TokenType::control);
@@ -707,7 +707,7 @@ TEST(TokenizerRules, TheNormalizersWorkIsProportionalToTheText) {
               "the normalizer's 40 steps write too much: its work must be proportional to the length of the text");
   }
   EXPECT_EQ(encode(doubling, "b"), (Ids{'b'}));
-  // All parts of a text share the work.
+  // The bound of the work is for all parts of a text together.
   add(data, "<s>", TokenType::control);
   data.normalizer.resize(9);
   std::string parts;

@@ -23,7 +23,7 @@ using Options = WeightLoader::Options;
 
 constexpr int64_t kExperts = 3, kRows = 6, kCols = 5;
 
-// A directory with tensors of every shape, and their values as float32.
+// Makes a directory with tensors of every shape, and their values as float32.
 class WeightLoaderTest : public testing::TestWithParam<DType> {
  protected:
   template <class T>
@@ -143,7 +143,7 @@ TEST_P(WeightLoaderTest, Experts) {
   const auto expert = [&](const char* name, int64_t e, int64_t r, int64_t c) { return at(name, (e * kRows + r) * kCols + c); };
   expect(loader_->load("experts", kRows, kCols, {.experts = kExperts}), kExperts * kRows, kCols,
          [&](int64_t r, int64_t c) { return at("experts", r * kCols + c); });
-  // Gate and up of each expert, from two tensors or from one in which their rows alternate.
+  // Loads gate and up of each expert, from two tensors or from one in which their rows alternate.
   expect(loader_->load_stacked({{"experts", 6}, {"experts16", 2}}, kCols, {.experts = kExperts}), kExperts * 8, kCols,
          [&](int64_t r, int64_t c) {
            const int64_t e = r / 8, row = r % 8;
