@@ -1,4 +1,4 @@
-// kernels/token_ops/activation.h with any struct.
+// Calls kernels/token_ops/activation.h with any struct.
 #include <prologue/kernels/token_ops/activation.h>
 
 #include "tests/fuzz/operation.h"

@@ -1,4 +1,4 @@
-// kernels/token_ops/add.h with any struct.
+// Calls kernels/token_ops/add.h with any struct.
 #include <prologue/kernels/token_ops/add.h>
 
 #include "tests/fuzz/operation.h"

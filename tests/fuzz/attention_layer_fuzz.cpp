@@ -1,4 +1,4 @@
-// layers/attention_layer.h with any struct: nothing after an error, and no constant is ever written.
+// Calls layers/attention_layer.h with any struct: nothing is written after an error, and no constant is ever written.
 #include <prologue/layers/attention_layer.h>
 
 #include "tests/fuzz/prologue_parts.h"

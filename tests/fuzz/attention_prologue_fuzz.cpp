@@ -1,4 +1,4 @@
-// kernels/attention_prologue/attention_prologue.h with any struct, called directly or through a plan.
+// Calls kernels/attention_prologue/attention_prologue.h with any struct, directly or through a plan.
 #include "tests/fuzz/prologue_parts.h"
 
 using namespace prologue;

@@ -34,7 +34,7 @@ class Choices {
     for (int i = 0; i < num_bytes; ++i) value = value << 8 | byte();
     return value;
   }
-  // In [low, high], which is a small range.
+  // Returns a number in [low, high], which is a small range.
   int64_t integer(int64_t low, int64_t high) {
     const auto range = static_cast<uint64_t>(high - low) + 1;
     return low + static_cast<int64_t>(bits(range > 256 ? 4 : 1) % range);
@@ -85,24 +85,24 @@ class Choices {
                             std::numeric_limits<float>::denorm_min()};
     return hostile() ? pick(values) : sane;
   }
-  // An enumerator in [0, last], or none that exists.
+  // Returns an enumerator in [0, last], or one that does not exist.
   template <class Enum>
   Enum enumerator(Enum last) {
     if (hostile()) return static_cast<Enum>(static_cast<int32_t>(bits(5)));
     return static_cast<Enum>(integer(0, static_cast<int64_t>(last)));
   }
-  // Even, mostly small, sometimes that of a real model.
+  // Returns an even number, mostly small, sometimes that of a real model.
   int64_t head_dim() {
     const int64_t real_ones[] = {64, 80, 96, 128, 192, 256, 512, 576, 1024};
     if (hostile()) return absurd();
     return chance(16) ? pick(real_ones) : 2 * integer(1, 12);
   }
-  // At least `tight`, mostly exactly that.
+  // Returns at least `tight`, mostly exactly that.
   int64_t stride(int64_t tight) {
     if (hostile()) return chance(2) ? absurd() : plus(tight, -integer(1, 4));
     return chance(4) ? plus(tight, 2 * integer(0, 9)) : tight;
   }
-  // Data that no decision depends on.
+  // Returns data that no decision depends on.
   uint64_t random() { return mixed(seed_ + ++state_); }
 
  private:

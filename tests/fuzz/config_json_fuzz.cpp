@@ -1,5 +1,5 @@
-// Any text as config.json or as the index of the shards of a Hugging Face directory: opened, every key read as every type, every tensor read.
-// The first byte of an input chooses the file.
+// Takes any text as config.json or as the index of the shards of a Hugging Face directory: opens it, reads every key as every type, and
+// every tensor. The first byte of an input chooses the file.
 #include <prologue/engine/checkpoint/config_reader.h>
 #include <prologue/engine/huggingface/model_directory.h>
 
@@ -55,7 +55,7 @@ struct Directories {
   const test::TemporaryDirectory index{std::filesystem::temp_directory_path().string()};
 };
 
-// Every key of the object, as a path.
+// Adds every key of the object, as a path.
 void add_keys(const Json& json, const std::string& prefix, std::vector<std::string>& keys) {
   const auto* members = json.get_if<Json::Object>();
   if (members == nullptr) return;

@@ -134,7 +134,7 @@ std::string first_difference(const Outcome& want, const Outcome& got) {
     const std::vector<unsigned char>&a = want.written[i].bytes, &b = got.written[i].bytes;
     if (a.size() != b.size()) return str_cat("the sizes of array ", i, " differ");
     if (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0) continue;
-    // The parts of the array that are described, by where they start.
+    // These are the parts of the array that are described, by where they start.
     const auto* start = static_cast<const unsigned char*>(want.written[i].pointer);
     std::vector<std::pair<int64_t, const Output*>> parts;
     const Output unknown = {start, str_cat("array ", i), Element::byte};
@@ -250,7 +250,7 @@ int fuzz(const Options& options) {
       if (i / count >= options.cases) return;
       const auto operation = static_cast<size_t>(i % count);
       if (tallies[operation].failures >= kMaxFailures) continue;
-      // The name, not its place in the list, so that --operation runs the same cases.
+      // The seed depends on the name, not on its place in the list, so that --operation runs the same cases.
       const uint64_t seed = case_seed(options.seed, std::hash<std::string_view>()(operations[operation].name), i / count);
       const std::string wrong = run_case(operations[operation], seed, options, tallies[operation]);
       const std::lock_guard lock(printing);

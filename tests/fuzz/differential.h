@@ -1,5 +1,5 @@
-// A differential fuzz: the same call on two backends, what it wrote compared byte for byte, or within a bound where the contract
-// promises no more. differential.cpp runs it, differential_*.cpp have the operations.
+// Makes the same call on two backends and compares what it wrote byte for byte, or within a bound where the contract promises no more.
+// differential.cpp runs it, differential_*.cpp have the operations.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ struct Output {
   double absolute = 0.0;
 };
 
-// One call on one backend.
+// This is one call on one backend.
 struct Outcome {
   std::string description;  // of the case, the same on every backend
   Status status;
@@ -60,7 +60,7 @@ struct Sizes {
 
 struct Operation {
   const char* name;
-  // The case of a seed. Everything depends on the seed alone.
+  // Runs the case of a seed. Everything depends on the seed alone.
   std::function<Outcome(Backend, uint64_t seed, const Sizes&)> run;
 };
 
@@ -76,9 +76,9 @@ struct ModelHeads {
 };
 ModelHeads random_heads(Random& random);
 int64_t random_width(Random& random);
-// Of this thread.
+// Returns the context of this thread.
 Result<GemmContext*> context_for(Backend backend);
-// Of tokens: mostly few or many, up to max_tokens, and no more than max_elements of `width` each.
+// Returns a number of tokens: mostly few or many, up to max_tokens, and no more than max_elements of `width` each.
 int64_t random_tokens(Random& random, const Sizes& sizes, int64_t width);
 
 // `count` numbers, cheap to make: a stretch of normal ones again and again (its length is prime, so no row is like another).

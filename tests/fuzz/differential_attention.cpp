@@ -1,4 +1,4 @@
-// Paged attention. The CPU and CUDA agree within the sum of their bounds; some rows of each are held against float64 as well.
+// Compares paged attention. The CPU and CUDA agree within the sum of their bounds; some rows of each are held against float64 as well.
 #include <algorithm>
 #include <cmath>
 
@@ -38,7 +38,7 @@ AttentionCase real_case(Random& random, const Sizes& sizes) {
   if (percent(25)) c.sinks = percent(50) ? Sinks::of_dtype : Sinks::of_float;
   c.padding_rows = percent(70) ? 0 : random.integer(1, 40);
 
-  // Tokens of the cache, dealt to the sequences; their rows, as far as the products allow.
+  // Tokens of the cache are dealt to the sequences, and then their rows, as far as the products allow.
   const int64_t most = std::max<int64_t>(
       1,
       std::min<int64_t>(12 * sizes.max_tokens, (sizes.max_elements >> random.integer(3, 8)) / (2 * c.num_kv_heads * c.head_dim)));
@@ -73,7 +73,7 @@ AttentionCase real_case(Random& random, const Sizes& sizes) {
   return c;
 }
 
-// A few rows of one backend against the definition: a row is a sequence of its own that ends there.
+// Compares a few rows of one backend with the definition: a row is a sequence of its own that ends there.
 template <class T>
 void expect_some_rows(Backend backend, Random& random, const AttentionBatch<T>& batch, const std::vector<T>& rows) {
   const AttentionInputs<T>& in = batch.in;

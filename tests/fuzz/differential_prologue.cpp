@@ -70,7 +70,7 @@ PrologueCase real_case(Random& random, const Sizes& sizes) {
   return c;
 }
 
-// Few sequences, so that they are long: in place of the many short ones of make_sequences().
+// Makes few sequences, so that they are long: in place of the many short ones of make_sequences().
 template <class T>
 void make_long_sequences(const PrologueCase& c, Random& random, PrologueData<T>& data) {
   const int64_t num_seqs = random.integer(1, 5);
@@ -295,7 +295,7 @@ Outcome run_query_scale(Backend backend, uint64_t seed, const Sizes& sizes) {
   });
 }
 
-// The case's data and cache by the prologue's own placement; the stage reads K, V, slots and positions of it.
+// The prologue's own placement makes the case's data and cache; the stage reads K, V, slots and positions of it.
 Outcome run_kv_write(Backend backend, uint64_t seed, const Sizes& sizes) {
   Random random(seed);
   return with_random_dtype(random, [&](auto type) {

@@ -1,4 +1,4 @@
-// The rotation alone.
+// Compares the rotation alone.
 #include <algorithm>
 #include <limits>
 

@@ -1,4 +1,4 @@
-// The operations over tokens, the matrix product, and those of a mixture of experts.
+// Compares the operations over tokens, the matrix product, and those of a mixture of experts.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -334,7 +334,7 @@ Outcome run_take_tokens(Backend backend, uint64_t seed, const Sizes& sizes) {
                  {{p.token_ids, "token_ids", Element::int32, {{"token", 1}}}});
 }
 
-// Rows of any sequences, in half of the cases malformed; and the next step.
+// Compares rows of any sequences, in half of the cases malformed, and the next step.
 Outcome run_end_step(Backend backend, uint64_t seed, const Sizes& sizes) {
   Random random(seed);
   EndStepParams p;
@@ -429,8 +429,8 @@ Outcome run_gemm(Backend backend, uint64_t seed, const Sizes& sizes) {
   });
 }
 
-// Few tokens, which one kernel does on a GPU. Rows of x have one magnitude and weights are small whole numbers, few in a row, so that
-// every order of a sum gives the same product: only activations differ.
+// There are few tokens, which one kernel does on a GPU. Rows of x have one magnitude and weights are small whole numbers, few in a row, so
+// that every order of a sum gives the same product: only activations differ.
 Outcome run_projection(Backend backend, uint64_t seed, const Sizes& sizes) {
   Random random(seed);
   ProjectionParams p;
@@ -549,7 +549,7 @@ Outcome run_moe_gemm(Backend backend, uint64_t seed, const Sizes& sizes) {
   p.top_k = experts.top_k;
   p.num_experts = experts.num_experts;
   p.k = down ? experts.intermediate : experts.hidden;
-  // Only as many columns of a real model as keep the weights and the products within the sizes.
+  // A real model's columns are taken only as far as the weights and the products stay within the sizes.
   const int64_t max_weights = sizes.max_elements >> random.integer(1, 6),
                 max_products = sizes.max_products >> random.integer(0, 6);
   p.n = std::clamp<int64_t>(max_weights / (p.num_experts * p.k), 1, down ? experts.hidden : 2 * experts.intermediate);

@@ -1,4 +1,4 @@
-// kernels/token_ops/end_step.h with any struct and any indices.
+// Calls kernels/token_ops/end_step.h with any struct and any indices.
 #include <prologue/kernels/token_ops/end_step.h>
 
 #include "tests/fuzz/operation.h"

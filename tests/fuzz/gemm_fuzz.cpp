@@ -1,4 +1,4 @@
-// kernels/gemm/gemm.h with any struct.
+// Calls kernels/gemm/gemm.h with any struct.
 #include <prologue/kernels/gemm/backends.h>
 #include <prologue/kernels/gemm/gemm.h>
 #include <prologue/kernels/gemm/quantized_cpu.h>
@@ -14,7 +14,7 @@ using namespace prologue::fuzz;
 
 namespace {
 
-// A context for each instruction set that this processor has.
+// Makes a context for each instruction set that this processor has.
 std::vector<std::unique_ptr<GemmContext>> make_contexts() {
   std::vector<std::unique_ptr<GemmContext>> contexts;
   for (const cpu::QuantizedKernels* kernels : {&cpu::kScalarKernels, cpu::avx2_kernels(), cpu::avx512_kernels()}) {

@@ -33,7 +33,7 @@ void must_fail(const Status& status, const char* call) {
   if (status.ok()) fail(str_cat(call, " should not work"));
 }
 
-// A call that the contract excludes: an error, and nothing changes.
+// Makes a call that the contract excludes: it returns an error, and nothing changes.
 void call_wrongly(test::KvModel& model, Choices& choices) {
   KvCache& cache = model.cache();
   const SequenceId id = choices.absurd();
@@ -92,7 +92,7 @@ struct StoragePart {
   int64_t bytes;
 };
 
-// K, V, the scales of K or those of V.
+// Returns K, V, the scales of K or those of V.
 StoragePart part_of(const PagedKvView& view, int part) {
   const PagedHeads& side = part % 2 == 0 ? view.k : view.v;
   const int64_t heads = num_slots(view) * view.num_kv_heads;
@@ -100,7 +100,7 @@ StoragePart part_of(const PagedKvView& view, int part) {
   return {side.scale, heads * scales_of_head(side.format) * 4};
 }
 
-// Whatever the configuration: an error, or pages that take no more than num_bytes.
+// Whatever the configuration is, sizing returns an error, or pages that take no more than num_bytes.
 void check_sizing(Choices& choices, KvStorageConfig config) {
   KvSizing sizing;
   for (int64_t i = choices.integer(0, 3); i > 0; --i) sizing.windows.push_back(choices.chance(2) ? 0 : choices.size(1, 50));
@@ -118,7 +118,7 @@ void check_sizing(Choices& choices, KvStorageConfig config) {
   }
 }
 
-// Whatever the configuration: an error, or layers that lie in memory of their own.
+// Whatever the configuration is, the storage returns an error, or its layers have memory of their own.
 bool run_storage(Choices& choices) {
   KvStorageConfig config;
   config.num_layers = choices.size(1, 3);

@@ -1,8 +1,8 @@
-// The memory of one fuzzed call. A target declares each array of the parameter struct with the extent that the operation's
-// header states; the map allocates exactly that many bytes, so that AddressSanitizer sees every read past them, and poisons the
-// bytes between rows that no array claims. Where the case is hostile, arrays are null, misaligned, or placed over one another.
-// After the call: nothing has changed that was not permitted, nothing at all after an error, and what the contract forbids for
-// every operation (an output that overlaps something, a misaligned or missing array) has been refused.
+// Holds the memory of one fuzzed call. A target declares each array of the parameter struct with the extent that the operation's header
+// states; the map allocates exactly that many bytes, so that AddressSanitizer sees every read past them, and poisons the bytes between rows
+// that no array claims. Where the case is hostile, arrays are null, misaligned, or placed over one another. After the call it checks that
+// nothing has changed that was not permitted, nothing at all after an error, and that what the contract forbids for every operation (an
+// output that overlaps something, a misaligned or missing array) has been refused.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ struct Extent {
   Dim dims[4] = {};
 
   bool empty() const;
-  // From the first byte to past the last. Negative: no memory can have it (a stride is negative, or it leaves 2^60).
+  // Counts from the first byte to past the last. It is negative if no memory can have it (a stride is negative, or it leaves 2^60).
   int64_t bytes() const;
 };
 
@@ -52,7 +52,7 @@ class MemoryMap {
     return declare(
         {name, extent, use, contents, &pointer, [](void* to, void* at) { *static_cast<P**>(to) = static_cast<P*>(at); }});
   }
-  // One that the contract allows to be null.
+  // Declares an array that the contract allows to be null.
   template <class P>
   int optional(const char* name, P*& pointer, const Extent& extent, Use use, DType contents = DType::f32) {
     const int index = array(name, pointer, extent, use, contents);
@@ -61,7 +61,7 @@ class MemoryMap {
   }
   // Other arrays are declared for a call that has this one: it is never null.
   void never_null(int array) { requests_[static_cast<size_t>(array)].never_null = true; }
-  // In the memory of an array declared before, `offset` bytes behind its first byte: columns of one buffer.
+  // Puts the array into the memory of one declared before, `offset` bytes after its first byte: columns of one buffer.
   void place(int array, int in, int64_t offset) { requests_[static_cast<size_t>(array)].place = {in, offset}; }
   // The contract allows the output to be the input itself, all strides being equal; `here`: it is. There may be several such inputs.
   void in_place(int output, int input, bool here) {
@@ -69,7 +69,7 @@ class MemoryMap {
     requests_[static_cast<size_t>(output)].in_place_of.push_back(input);
   }
 
-  // False: a declared extent is too large to be real, and too small to be refused.
+  // Returns false if a declared extent is too large to be real, and too small to be refused.
   [[nodiscard]] bool allocate();
 
   // After the contents are filled in, before the call.
@@ -98,7 +98,7 @@ class MemoryMap {
     std::vector<int> in_place_of = {};
     bool null = false;
     int64_t misalignment = 0;
-    // Where it came to lie.
+    // Says where the array is.
     int block = -1;
     int64_t offset = 0;
   };

@@ -1,4 +1,4 @@
-// kernels/mla_prologue/mla_prologue.h with any struct.
+// Calls kernels/mla_prologue/mla_prologue.h with any struct.
 #include <prologue/kernels/mla_prologue/mla_prologue.h>
 
 #include "tests/fuzz/prologue_parts.h"
@@ -15,7 +15,7 @@ int64_t width(Choices& choices) {
   return 16 * (choices.chance(8) ? choices.integer(1, 64) : choices.integer(1, 3));
 }
 
-// Rows of `of` channels, apart or in one buffer.
+// Has rows of `of` channels, apart or in one buffer.
 Extent extent_of(int64_t count, int64_t stride, int64_t channels, DType dtype) {
   return rows(count, stride, channels, 8 * size_of(dtype));
 }
@@ -95,7 +95,7 @@ void decode_cache(Choices& choices, MemoryMap& map, MlaPrologueParams& p) {
         alignment,
         {{c.num_pages, times(part.page_stride, entry.element)}, {c.page_size, times(part.token_stride, entry.element)}}};
   };
-  // Both parts in one entry: the same strides in bytes.
+  // Both parts may be in one entry: then they have the same strides in bytes.
   const bool together = latent.element <= 4 && rope.element <= 4 && choices.chance(2);
   const int64_t both = plus(times(plus(latent.width, 3) / 4, 4), rope.width);
   strides(c.latent, latent, together ? times(plus(both, 3) / 4, 4) : latent.width);
@@ -212,7 +212,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!map.allocate()) return 0;
   fill_indices(choices, p.positions, p.num_tokens, -1, 9);
   if (present(p.slot_mapping.data)) {
-    // No two tokens in one slot.
+    // No two tokens have the same slot.
     const int64_t slots = times(p.cache.num_pages, p.cache.page_size), first = choices.integer(0, 4);
     for (int64_t t = 0; t < slots_given_of(p.slot_mapping_len, p.num_tokens); ++t) {
       const int64_t slot = choices.chance(8) ? (choices.chance(2) ? -1 : slots) : first + t;

@@ -1,5 +1,5 @@
-// Any bytes as a model file: opened, every value read, loaded, and, where it loads, tokenized, chatted and generated with.
-// The mutator knows where the numbers of a GGUF file are; a file that it cannot walk through becomes one of the valid samples.
+// Takes any bytes as a model file: opens it, reads every value, loads it, and, if it loads, tokenizes, chats and generates with it. The
+// mutator knows where the numbers of a GGUF file are; a file that it cannot walk through becomes one of the valid samples.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -116,7 +116,7 @@ const std::vector<std::vector<std::byte>>& samples() {
   return all;
 }
 
-// The numbers of a file that nothing protects, and its metadata entries, as far as it can be walked through.
+// Finds the numbers of a file that nothing protects, and its metadata entries, as far as it can be walked through.
 struct Walk {
   struct Range {
     size_t offset;

@@ -1,4 +1,4 @@
-// kernels/moe/moe_combine.h with any struct.
+// Calls kernels/moe/moe_combine.h with any struct.
 #include <prologue/kernels/moe/moe_combine.h>
 
 #include "tests/fuzz/operation.h"

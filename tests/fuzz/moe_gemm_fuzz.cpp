@@ -1,4 +1,4 @@
-// kernels/moe/moe_gemm.h with any struct.
+// Calls kernels/moe/moe_gemm.h with any struct.
 #include <prologue/kernels/moe/moe_gemm.h>
 
 #include "tests/fuzz/operation.h"

@@ -1,4 +1,4 @@
-// kernels/token_ops/norm.h with any struct.
+// Calls kernels/token_ops/norm.h with any struct.
 #include <prologue/kernels/token_ops/norm.h>
 
 #include "tests/fuzz/operation.h"

@@ -21,7 +21,7 @@ inline Execution execution(Choices& choices) {
   return execution;
 }
 
-// One of `types`, or any, or one that does not exist.
+// Returns one of `types`, or any other, or one that does not exist.
 template <size_t kCount>
 DType type_of(Choices& choices, const DType (&types)[kCount]) {
   if (choices.hostile()) return choices.enumerator(DType::uint64);
@@ -41,7 +41,7 @@ inline DType index_type(Choices& choices) {
 inline DType float_type_of(DType type) { return dtype_is_activation(type) ? type : DType::f32; }
 inline int64_t index_size(const IndexView& view) { return view.type == DType::int32 ? 4 : 8; }
 
-// A number in [low, high], now and then any.
+// Returns a number in [low, high], and now and then any number.
 inline int64_t index_value(Choices& choices, int64_t low, int64_t high) {
   return choices.chance(64) ? choices.absurd() : choices.integer(low, std::clamp<int64_t>(high, low, 1 << 20));
 }

@@ -1,4 +1,4 @@
-// kernels/paged_attention/paged_attention.h with any struct.
+// Calls kernels/paged_attention/paged_attention.h with any struct.
 #include <prologue/kernels/paged_attention/paged_attention.h>
 
 #include "tests/fuzz/prologue_parts.h"

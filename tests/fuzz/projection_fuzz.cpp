@@ -1,4 +1,4 @@
-// kernels/projection/projection.h with any struct.
+// Calls kernels/projection/projection.h with any struct.
 #include <prologue/kernels/projection/projection.h>
 
 #include <algorithm>

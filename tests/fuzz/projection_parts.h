@@ -18,7 +18,7 @@ inline void decode_norm(Choices& choices, MemoryMap& map, InputNorm& norm, int64
   if (choices.chance(2)) map.optional("norm.bias", norm.bias, dense(width, dtype_size(type)), Use::read, type);
 }
 
-// `needed`: 0 also where the call will be refused.
+// `needed` is also 0 if the call will be refused.
 inline void decode_workspace(Choices& choices, MemoryMap& map, int64_t needed, void*& workspace, int64_t& num_bytes) {
   if (needed == 0) return;
   num_bytes = choices.hostile() ? needed - choices.integer(1, 200) : needed;

@@ -19,7 +19,7 @@ inline Extent cache_extent(const PagedKvView& c, const PageStrides& s, int64_t w
            {c.num_kv_heads, times(s.head, bits) / 8}}};
 }
 
-// A type and a scaling that fits it.
+// Chooses a type and a scaling that fits it.
 inline KvFormat decode_format(Choices& choices, DType dtype) {
   constexpr DType kTypes[] = {DType::unset,    DType::f32,  DType::f16,  DType::bf16, DType::fp8_e4m3,
                               DType::fp8_e5m2, DType::int8, DType::int4, DType::uint4};
@@ -110,7 +110,7 @@ struct HeadStrides {
   int64_t token;
   int64_t head;
 };
-// Tokens before heads, or heads before tokens.
+// Puts tokens before heads, or heads before tokens.
 inline HeadStrides head_strides(Choices& choices, int64_t num_tokens, int64_t num_heads, int64_t width) {
   if (choices.chance(4)) return {width, choices.stride(times(num_tokens, width))};
   const int64_t head = choices.stride(width);
@@ -129,7 +129,7 @@ inline void permit_rows(MemoryMap& map, void* data, int64_t token, int64_t token
     map.permit(data, times(plus(times(token, token_stride), times(h, head_stride)), bits) / 8, times(width, bits) / 8);
 }
 
-// Mostly 0, all of the tokens.
+// Returns mostly 0, which means all of the tokens.
 inline int64_t slot_mapping_len(Choices& choices, int64_t num_tokens) {
   if (!choices.chance(3)) return 0;
   return choices.size(0, std::clamp<int64_t>(num_tokens, 0, 6));
@@ -138,7 +138,7 @@ inline int64_t slots_given_of(int64_t slot_mapping_len, int64_t num_tokens) {
   return slot_mapping_len > 0 ? slot_mapping_len : num_tokens;
 }
 
-// A block table, or CSR, with the tokens of the last pages if `lengths`.
+// Makes a block table, or CSR, with the tokens of the last pages if `lengths`.
 inline void decode_page_table(Choices& choices, MemoryMap& map, PageTable& table, int64_t num_seqs, int64_t widest,
                               bool lengths) {
   const bool both = choices.hostile(), csr = lengths || choices.chance(3);
@@ -173,7 +173,7 @@ inline void fill_page_table(Choices& choices, const PageTable& table, int64_t nu
     set_index(table.kv_last_page_len, 4, s, index_value(choices, 1, std::clamp<int64_t>(page_size, 1, 8)));
 }
 
-// The entries of a sequence: from `begin` on, in kv_indices or block_table.
+// Holds the entries of a sequence: from `begin` on, in kv_indices or block_table.
 struct PagesOf {
   int64_t begin, count;
   bool valid;
@@ -185,7 +185,7 @@ inline PagesOf pages_of(const PageTable& table, int64_t s) {
   return {begin, valid ? end - begin : 0, valid};
 }
 
-// Of the arrays that describe a batch: cu_seqlens_q (fitting num_tokens, unless the case is hostile) and lengths.
+// Fills the arrays that describe a batch: cu_seqlens_q (which fits num_tokens, unless the case is hostile) and lengths.
 inline void fill_batch(Choices& choices, const int32_t* cu_seqlens, int64_t num_seqs, int64_t num_tokens, const int32_t* lengths,
                        int64_t longest) {
   int64_t at = 0;
@@ -203,7 +203,7 @@ inline bool valid_seqlens(const int32_t* cu_seqlens, int64_t num_seqs) {
   return true;
 }
 
-// Of a norm: unset, or float32.
+// Chooses the type of a norm's weights: unset, or float32.
 inline DType weight_type(Choices& choices) {
   if (choices.hostile()) return choices.enumerator(DType::uint64);
   return choices.chance(3) ? DType::f32 : DType::unset;
@@ -294,7 +294,7 @@ inline bool decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
         view = {nullptr, s.token, s.head};
         return map.optional(name, view.data, view_extent(view, p.num_tokens, num_heads, width, bits), Use::read, type);
       };
-      // The rotated channels of Q and of K in arrays of their own.
+      // The rotated channels of Q and of K are in arrays of their own.
       const int64_t unrotated = plus(p.head_dim, -std::max<int64_t>(r.rotary_dim, 0));
       const auto rotated = [&](bool is_split, const char* name, HeadsView& view, int64_t num_heads) -> int64_t {
         if (!is_split) return p.head_dim;
@@ -454,7 +454,7 @@ inline void fill_prologue(Choices& choices, const AttentionPrologueParams& p) {
   fill_indices(choices, places.position_offsets, places.position_offset_per_seq ? places.num_seqs : 1, -2, 2);
 }
 
-// What the contract names, token by token.
+// Permits what the contract names, token by token.
 inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
   const TokenPlaces& places = p.places;
   if (p.num_tokens == 0) return;

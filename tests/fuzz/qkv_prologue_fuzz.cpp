@@ -1,4 +1,4 @@
-// kernels/qkv_prologue/qkv_prologue.h with any struct.
+// Calls kernels/qkv_prologue/qkv_prologue.h with any struct.
 #include <prologue/kernels/qkv_prologue/qkv_prologue.h>
 
 #include <memory>

@@ -1,4 +1,4 @@
-// kernels/rotary/rotary.h with any struct, called directly or through a plan.
+// Calls kernels/rotary/rotary.h with any struct, directly or through a plan.
 #include <prologue/kernels/rotary/rotary.h>
 
 #include "tests/fuzz/operation.h"
@@ -40,7 +40,7 @@ RotaryStrides decode_strides(Choices& choices, const RotaryParams& p, int64_t nu
   }
 }
 
-// Tables of few rows, so that positions past them are met as well.
+// Makes tables of few rows, so that positions past them are met as well.
 void decode_angles(Choices& choices, MemoryMap& map, RotaryParams& p) {
   Rope& a = p.rope;
   a.source = choices.enumerator(RopeSource::angles_per_token);
@@ -163,7 +163,7 @@ void fill_positions(Choices& choices, const RotaryParams& p) {
     fill(q.offsets, n * q.offsets_stride, index_value(choices, -1, 5));
 }
 
-// Rows of tokens that are not padding; of the head, what the tail leaves.
+// Permits rows of tokens that are not padding, and of the head what the tail leaves.
 void permit(MemoryMap& map, const RotaryParams& p) {
   const RotaryPositions& q = p.positions;
   map.permit(p.faults, 0, sizeof(FaultRecord));

@@ -1,5 +1,5 @@
-// Any bytes as a safetensors file: opened, every tensor checked and read. An input is a header's text, a zero byte and the data; its length
-// is put before it, or, if the input begins with 0xff, the rest of it is the whole file.
+// Takes any bytes as a safetensors file: opens it, checks and reads every tensor. An input is a header's text, a zero byte and the data;
+// its length is put before it, or, if the input begins with 0xff, the rest of it is the whole file.
 #include <prologue/engine/huggingface/safetensors.h>
 
 #include "tests/fuzz/json_mutator.h"

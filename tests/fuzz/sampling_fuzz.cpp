@@ -1,4 +1,4 @@
-// kernels/token_ops/sampling.h with any struct and any row.
+// Calls kernels/token_ops/sampling.h with any struct and any row.
 #include <prologue/kernels/token_ops/sampling.h>
 
 #include <vector>

@@ -1,4 +1,4 @@
-// What every error that a user may see must be.
+// Checks what every error that a user may see must be.
 #pragma once
 
 #include <algorithm>

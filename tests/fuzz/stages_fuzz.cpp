@@ -14,7 +14,7 @@ IndexView positions(Choices& choices) {
   return view;
 }
 
-// x and y [num_tokens, num_heads, head_dim], apart or in place, and positions that may leave rows out.
+// Declares x and y [num_tokens, num_heads, head_dim], apart or in place, and positions that may leave rows out.
 template <class Params>
 void decode_rows(Choices& choices, MemoryMap& map, Params& p) {
   p.num_tokens = choices.size(0, 6);

@@ -1,4 +1,4 @@
-// kernels/token_ops/take_tokens.h with any struct and any indices.
+// Calls kernels/token_ops/take_tokens.h with any struct and any indices.
 #include <prologue/kernels/token_ops/take_tokens.h>
 
 #include "tests/fuzz/operation.h"

@@ -14,7 +14,7 @@ using namespace prologue::fuzz;
 
 namespace {
 
-// In each text of the caller, and in no template.
+// Each text of the caller has this mark, and no template has it.
 constexpr std::string_view kMark = "\ue000";
 
 constexpr const char* kExpressions[] = {"x",

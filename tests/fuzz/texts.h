@@ -62,7 +62,7 @@ inline constexpr const char* kFragments[] = {"<|im_start|>",
                                              "{{",
                                              "}}"};
 
-// Fragments and bytes of the input.
+// Makes texts of fragments and of bytes of the input.
 class Texts {
  public:
   Texts(Choices& choices, const uint8_t* data, size_t size) : choices_(choices), data_(data), size_(size) {}
@@ -102,7 +102,7 @@ inline std::string decode_in_parts(const Tokenizer& tokenizer, const std::vector
   return text + decoder.finish();
 }
 
-// The tokens that only markers and unknown characters become.
+// Counts the tokens that only markers and unknown characters become.
 inline int64_t num_controls(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, int32_t unknown_id) {
   return std::count_if(ids.begin(), ids.end(),
                        [&](int32_t id) { return id != unknown_id && tokenizer.type(id) == TokenType::control; });

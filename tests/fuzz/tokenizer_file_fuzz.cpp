@@ -1,4 +1,4 @@
-// tokenizer.json from its bytes, or with any parts, to encoded text.
+// Goes from a tokenizer.json, of the input's bytes or with any parts, to encoded text.
 #include <prologue/engine/huggingface/tokenizer_files.h>
 
 #include "tests/fuzz/texts.h"

@@ -36,7 +36,6 @@ const std::string& letter(uint32_t byte) {
   return letters[byte];
 }
 
-// A byte-level vocabulary, whole unless the case is hostile. `plain`: what is encoded must come back.
 constexpr const char* kMarkers[] = {"<|im_start|>",
                                     "<|im_end|>",
                                     "<|start_header_id|>",
@@ -57,6 +56,7 @@ constexpr const char* kMarkers[] = {"<|im_start|>",
                                     "[INST]",
                                     "[/INST]"};
 
+// Makes a byte-level vocabulary, whole unless the case is hostile. If `plain`, what is encoded must come back.
 TokenizerData vocabulary(Choices& choices, Texts& texts, bool& plain) {
   constexpr const char* kPre[] = {"smollm", "gpt-2", "llama-bpe", "qwen2"};
   TokenizerData data;
