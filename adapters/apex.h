@@ -1,4 +1,4 @@
-// GPT-NeoX and apex: fused_apply_rotary_pos_emb, .._cached, .._thd, .._2d. See adapter.h and docs/coming-from.md.
+// Takes calls of GPT-NeoX and apex: fused_apply_rotary_pos_emb, .._cached, .._thd, .._2d. See adapter.h and docs/coming-from.md.
 #pragma once
 
 #include <cstdint>

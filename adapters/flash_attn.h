@@ -1,4 +1,4 @@
-// FlashAttention: flash_attn.ops.triton.rotary.apply_rotary. See adapter.h and docs/coming-from.md.
+// Takes a call of FlashAttention: flash_attn.ops.triton.rotary.apply_rotary. See adapter.h and docs/coming-from.md.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// FlashInfer: apply_rope*, rope_quantize_fp8_append_paged_kv_cache. See adapter.h and docs/coming-from.md.
+// Takes calls of FlashInfer: apply_rope*, rope_quantize_fp8_append_paged_kv_cache. See adapter.h and docs/coming-from.md.
 #pragma once
 
 #include <cmath>
@@ -33,7 +33,7 @@ struct ApplyRope {
   int64_t max_position = 0;
 };
 
-// On the host, rotary_dim / 2 numbers. For apply_llama31_rope: rope_frequencies() with a Llama3Rope
+// Runs on the host and writes rotary_dim / 2 numbers. For apply_llama31_rope, use rope_frequencies() with a Llama3Rope
 // (layers/rope/rope_scaling.h).
 inline Status inv_freq_of(int64_t rotary_dim, double rope_scale, double rope_theta, double* inv_freq) {
   if (rotary_dim < 2 || rotary_dim > 576 || rotary_dim % 2 != 0) {
@@ -116,7 +116,7 @@ struct RopeQuantizeFp8Append {
   int64_t max_pages = 0;
   int64_t page_size = 16;
   bool hnd = false;  // kv_layout "HND"
-  // The page table as FlashInfer has it, on the device. append_indptr is what batch_indices and positions are made of.
+  // This is the page table as FlashInfer has it, on the device. append_indptr is what batch_indices and positions are made of.
   const int32_t* append_indptr = nullptr;     // [batch_size + 1]
   const int32_t* kv_indptr = nullptr;         // [batch_size + 1]
   const int32_t* kv_indices = nullptr;        // [num_kv_indices]
@@ -130,8 +130,8 @@ struct RopeQuantizeFp8Append {
   float* kv_scale = nullptr;  // [1]: 1 / quant_scale_kv
 };
 
-// On the host, once per step: converts FlashInfer's page table (CSR) to one slot for each of the nnz tokens, for batch indices
-// that are not those of append_indptr. A token with a negative batch index is padding; its slot is -1.
+// Runs on the host, once per step: converts FlashInfer's page table (CSR) to one slot for each of the nnz tokens, for batch indices that
+// are not those of append_indptr. A token with a negative batch index is padding; its slot is -1.
 inline Status slots_of(const int32_t* kv_indices, const int32_t* kv_indptr, int64_t batch_size, const int32_t* batch_indices,
                        const int32_t* positions, int64_t nnz, int64_t page_size, int64_t* slots) {
   if (page_size <= 0) return invalid_argument("flashinfer: page_size is ", page_size, ": it must be positive");

@@ -1,4 +1,4 @@
-// ggml, llama.cpp: ggml_rope_ext, ggml_rope_multi, their _back and _inplace. See adapter.h and docs/coming-from.md.
+// Takes calls of ggml and llama.cpp: ggml_rope_ext, ggml_rope_multi, their _back and _inplace. See adapter.h and docs/coming-from.md.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ enum Mode : int32_t { normal = 0, neox = 2, mrope = 8, vision = 24, imrope = 40 
 
 inline bool is_multi(int32_t mode) { return mode == mrope || mode == vision || mode == imrope; }
 
-// The parameters that are equal for all calls of a model.
+// Holds the parameters that are equal for all calls of a model.
 struct Model {
   int32_t n_dims = 0;
   int32_t mode = neox;
@@ -29,7 +29,7 @@ struct Model {
   const float* c = nullptr;  // freq_factors, on the host, one for each pair; null = none
 };
 
-// On the host. Computed once for a model; then copy inv_freq and pair_axis to the device.
+// Is computed on the host, once for a model. Copy inv_freq and pair_axis to the device afterwards.
 struct Frequencies {
   int64_t pairs = 0;
   double inv_freq[288] = {};

@@ -1,4 +1,4 @@
-// Hugging Face transformers: apply_rotary_pos_emb, GPTJAttention. See adapter.h and docs/coming-from.md.
+// Takes calls of Hugging Face transformers: apply_rotary_pos_emb, GPTJAttention. See adapter.h and docs/coming-from.md.
 #pragma once
 
 #include <cstdint>
@@ -62,7 +62,7 @@ inline Status apply_rotary_pos_emb(const ApplyRotaryPosEmb& call, const Executio
   return rotary(params, execution);
 }
 
-// q and k of GPTJAttention.
+// Holds q and k of GPTJAttention.
 struct Gptj {
   const void* q = nullptr;  // [batch, seq_len, heads, head_dim]
   const void* k = nullptr;

@@ -1,4 +1,4 @@
-// InfiniCore: infiniopCreateRoPEDescriptor, infiniopRoPE. See adapter.h and docs/coming-from.md.
+// Takes calls of InfiniCore: infiniopCreateRoPEDescriptor, infiniopRoPE. See adapter.h and docs/coming-from.md.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ enum class Code : int32_t {
 enum class Dtype : int32_t { i8 = 3, i16, i32, i64, u8, u16, u32, u64, f16 = 12, f32, f64, bf16 = 19 };
 enum class Algo : int32_t { gpt_j = 0, gpt_neox };
 
-// infiniopTensorDescriptor_t: a shape without memory.
+// This is infiniopTensorDescriptor_t: a shape without memory.
 struct TensorDescriptor {
   Dtype dtype = Dtype::f16;
   int64_t ndim = 0;
@@ -30,7 +30,7 @@ struct TensorDescriptor {
   int64_t strides[4] = {};  // elements
 };
 
-// infiniopRoPEDescriptor_t. It needs no destroy call. The workspace is 0 bytes.
+// This is infiniopRoPEDescriptor_t. It needs no destroy call. The workspace is 0 bytes.
 struct RopeDescriptor {
   RotaryPlan plan;
 };
@@ -161,7 +161,7 @@ inline Status create_rope_descriptor(RopeDescriptor* desc, const TensorDescripto
   return {};
 }
 
-// infiniopRoPE. The pointers are checked here.
+// This is infiniopRoPE. The pointers are checked here.
 inline Status rope(const RopeDescriptor& desc, void* y, const void* x, const void* pos_ids, const void* sin_table,
                    const void* cos_table, FaultRecord* faults, const Execution& execution, Code* code = nullptr) {
   RotaryParams params = desc.plan.params();

@@ -1,4 +1,4 @@
-// OneFlow: fused_apply_rotary_emb. See adapter.h and docs/coming-from.md.
+// Takes a call of OneFlow: fused_apply_rotary_emb. See adapter.h and docs/coming-from.md.
 #pragma once
 
 #include <cstdint>

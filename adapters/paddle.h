@@ -1,4 +1,4 @@
-// Paddle: fused_rotary_position_embedding. See adapter.h and docs/coming-from.md.
+// Takes a call of Paddle: fused_rotary_position_embedding. See adapter.h and docs/coming-from.md.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// SGLang: apply_rope_with_cos_sin_cache_inplace. See adapter.h and docs/coming-from.md.
+// Takes a call of SGLang: apply_rope_with_cos_sin_cache_inplace. See adapter.h and docs/coming-from.md.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// TensorRT-LLM: invokeQKVPreprocessing. See adapter.h and docs/coming-from.md.
+// Takes a call of TensorRT-LLM: invokeQKVPreprocessing. See adapter.h and docs/coming-from.md.
 #pragma once
 
 #include <cstdint>

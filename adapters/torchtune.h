@@ -1,4 +1,4 @@
-// torchtune: RotaryPositionalEmbeddings. See adapter.h and docs/coming-from.md.
+// Takes a call of torchtune: RotaryPositionalEmbeddings. See adapter.h and docs/coming-from.md.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// TransformerEngine: apply_rotary_pos_emb. See adapter.h and docs/coming-from.md.
+// Takes a call of TransformerEngine: apply_rotary_pos_emb. See adapter.h and docs/coming-from.md.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,9 @@ struct ApplyRotaryPosEmb {
   bool backward = false;
 };
 
-// Context parallelism: this rank has chunk cp_rank from the front and chunk cp_rank from the back of every sequence. Runs on the
-// host. seqlens[i] is the number of sequence i's tokens on this rank (even). `positions` must have room for all of them.
+// Computes the positions of context parallelism: this rank has chunk cp_rank from the front and chunk cp_rank from the back of every
+// sequence. Runs on the host. seqlens[i] is the number of sequence i's tokens on this rank (even). `positions` must have room for all of
+// them.
 inline Status cp_positions_of(const int32_t* seqlens, int64_t num_seqs, int32_t cp_size, int32_t cp_rank, int32_t* positions) {
   if (cp_size < 1 || cp_rank < 0 || cp_rank >= cp_size) {
     return invalid_argument("transformer_engine: cp_rank is ", cp_rank, ": it must lie in 0..cp_size - 1, ", cp_size - 1);

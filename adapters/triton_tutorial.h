@@ -1,4 +1,4 @@
-// The Triton tutorial: rope_forward_kernel_v4. See adapter.h and docs/coming-from.md.
+// Takes a call of the Triton tutorial: rope_forward_kernel_v4. See adapter.h and docs/coming-from.md.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// vLLM: rotary_embedding, reshape_and_cache_flash. See adapter.h and docs/coming-from.md.
+// Takes calls of vLLM: rotary_embedding, reshape_and_cache_flash. See adapter.h and docs/coming-from.md.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@ double tolerance(DType type) {
   return type == DType::bf16 ? std::ldexp(6.0, -9) : type == DType::f16 ? std::ldexp(6.0, -12) : std::ldexp(6.0, -24);
 }
 
-// The block of the page, over the tensors of a call.
+// Runs the block of the page over the tensors of a call.
 Status page(const ours::FusedRope& c, FaultRecord* faults, const Execution& execution) {
   const void* const t = c.t;
   void* const out = c.out;
@@ -67,7 +67,7 @@ Outcome run(Backend backend, const Golden& g, int64_t rows, bool transpose_outpu
   return {arena.read(out), read_fault(arena, faults)};
 }
 
-// [s, b, row] as [b, s, row].
+// Returns [s, b, row] as [b, s, row].
 Values transposed(const Values& values, int64_t s, int64_t b) {
   const int64_t row = static_cast<int64_t>(values.size()) / (s * b);
   Values result;
@@ -162,7 +162,7 @@ TEST_P(Apex, Strides) {
   }
 }
 
-// An empty sequence between two others, and one at the end.
+// There is an empty sequence between two others, and one at the end.
 TEST_P(Apex, EmptySequences) {
   const DType type = DType::f32;
   const auto rotate = [&](const std::vector<int32_t>& cu_seqlens) {
@@ -227,7 +227,7 @@ TEST_P(Apex, TwoDimensions) {
   }
 }
 
-// Rows that freqs does not have are read out of bounds by theirs.
+// Their kernel reads rows that freqs does not have out of bounds.
 TEST_P(Apex, TokensPastFreqsAreReported) {
   for (const Golden& g : read_goldens("apex")) {
     if (g.name.find("2d") == 0 || g.flag("thd")) continue;

@@ -10,7 +10,7 @@ namespace ours = adapters::flash_attn;
 
 PROLOGUE_ADAPTER(FlashAttn);
 
-// The block of the page, over the tensors of a call.
+// Runs the block of the page over the tensors of a call.
 Status page(const ours::ApplyRotary& c, FaultRecord* faults, const Execution& execution) {
   void *const x = c.x, *const out = c.out;
   const void *const cos = c.cos, *const sin = c.sin;
@@ -98,7 +98,7 @@ TEST(FlashAttnCall, IsChecked) {
   EXPECT_EQ(ours::apply_rotary(call, nullptr, {}).message(), "rotary: tensors[0].num_heads is 0: it must lie in 1..65536");
 }
 
-// Memory as the golden's kernel left it: strides of every dimension, holes, cos and sin of another type, an empty sequence.
+// The memory is as the golden's kernel left it: strides of every dimension, holes, cos and sin of another type, an empty sequence.
 TEST_P(FlashAttn, Strides) {
   for (const Golden& g : read_goldens("flash_attn_strides")) {
     SCOPED_TRACE(g.name);

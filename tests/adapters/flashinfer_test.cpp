@@ -14,7 +14,7 @@ using S = Serving;
 
 PROLOGUE_ADAPTER(Flashinfer);
 
-// The block of the page, over the tensors of a call.
+// Runs the block of the page over the tensors of a call.
 Status page(const ours::ApplyRope& c, FaultRecord* faults, const Execution& execution) {
   const void *const q = c.q, *const k = c.k;
   void *const q_rope = c.q_rope, *const k_rope = c.k_rope;

@@ -15,7 +15,7 @@ namespace ours = adapters::ggml;
 
 PROLOGUE_ADAPTER(Ggml);
 
-// The blocks of the page, over the tensors of a call.
+// Runs the blocks of the page over the tensors of a call.
 Status page(const ours::Rope& c, FaultRecord* faults, const Execution& execution) {
   const void* const a = c.a;
   void* const dst = c.dst;

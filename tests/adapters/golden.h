@@ -87,7 +87,7 @@ inline Values fill(uint64_t seed, int64_t count) {
   return values;
 }
 
-// Tables [rows, half] widened to a column per channel: side by side (numpy's tile) or each column twice (repeat).
+// Widens tables [rows, half] to a column per channel: side by side (numpy's tile) or each column twice (repeat).
 inline Values widen(const Values& table, int64_t half, bool repeat) {
   Values wide;
   for (size_t row = 0; row < table.size(); row += static_cast<size_t>(half)) {
@@ -160,7 +160,7 @@ inline std::vector<Golden> read_goldens(const std::string& system) {
   return goldens;
 }
 
-// Tolerance 0: the same values. Otherwise |got - want| <= tolerance, beside half an ulp of a 16-bit type's rounding.
+// The values are the same if the tolerance is 0. Otherwise |got - want| <= tolerance, and half an ulp of a 16-bit type's rounding is added.
 inline void expect_values(const Bytes& got_bytes, DType type, const Values& want, double tolerance = 0.0) {
   const Values got = decode(type, got_bytes);
   ASSERT_EQ(got.size(), want.size());
@@ -177,7 +177,7 @@ inline void expect_golden(const Bytes& got, const GoldenArray& want, double tole
   expect_values(got, want.type, want.values, tolerance);
 }
 
-// The rotation of heads of head_dim channels laid end to end, in float64: pair i of head h is rotated by (cos, sin)(h, i).
+// Rotates heads of head_dim channels, laid end to end, in float64: pair i of head h is rotated by (cos, sin)(h, i).
 using Rotation = std::function<std::pair<double, double>(int64_t head, int64_t pair)>;
 inline Values rotate_heads(Values x, int64_t head_dim, int64_t rotary_offset, int64_t rotary_dim, bool interleaved,
                            const Rotation& rotation) {

@@ -12,7 +12,7 @@ PROLOGUE_ADAPTER(HuggingFace);
 // transformers rounds both products and the sum to the model's type.
 double tolerance(DType type) { return type == DType::bf16 ? std::ldexp(4.0, -9) : 0.0; }
 
-// The block of the page, over the tensors of a call.
+// Runs the block of the page over the tensors of a call.
 Status page(const ours::ApplyRotaryPosEmb& c, const Execution& execution) {
   const void *const q = c.q, *const k = c.k, *const cos = c.cos, *const sin = c.sin;
   void *const q_embed = c.q_embed, *const k_embed = c.k_embed;
@@ -58,7 +58,7 @@ TEST_P(HuggingFace, Goldens) {
     call.cos = arena.input(encode(type, widen(fill(3, rows * half), half, false)));
     call.sin = arena.input(encode(type, widen(fill(4, rows * half), half, false)));
     const Status status = arena.run([&](const Execution& execution) {
-      // As on the page, where it is the page's call.
+      // If it is the page's call, it runs as on the page.
       return call.unsqueeze_dim == 1 && call.cos_per_batch ? page(call, execution) : ours::apply_rotary_pos_emb(call, execution);
     });
     ASSERT_TRUE(status.ok()) << status.message();

@@ -20,7 +20,7 @@ struct Descriptors {
   ours::TensorDescriptor y, x, pos, sin, cos;
 };
 
-// The block of the page, over the tensors of a call.
+// Runs the block of the page over the tensors of a call.
 Status page(const Descriptors& d, void* y, const void* x, const void* pos_ids, const void* sin_table, const void* cos_table,
             FaultRecord* faults, const Execution& execution) {
   const auto &y_desc = d.y, &x_desc = d.x, &pos_desc = d.pos, &sin_desc = d.sin, &cos_desc = d.cos;
@@ -118,7 +118,7 @@ TEST_P(Infinicore, Goldens) {
   expect_goldens<uint64_t>(GetParam());
 }
 
-// Memory as the golden's kernel left it: free strides of batch, token and head, and holes. The descriptor is made first, before
+// The memory is as the golden's kernel left it: free strides of batch, token and head, and holes. The descriptor is made first, before
 // there is memory, and serves two calls.
 TEST_P(Infinicore, StridesAndOneDescriptorForTwoCalls) {
   for (const Golden& g : read_goldens("infinicore_strides")) {

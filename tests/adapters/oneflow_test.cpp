@@ -14,7 +14,7 @@ PROLOGUE_ADAPTER(Oneflow);
 
 constexpr std::string_view kLayouts[] = {"BMHK", "BHMK", "MBHK", "BM(HK)", "MB(HK)", "BM(H2K)", "MB(H2K)", "BM(H3K)", "MB(H3K)"};
 
-// The block of the page, over the tensors of a call.
+// Runs the block of the page over the tensors of a call.
 Status page(const ours::FusedApplyRotaryEmb& c, FaultRecord* faults, const Execution& execution) {
   const void *const x = c.x, *const cos = c.cos, *const sin = c.sin;
   void* const out = c.out;

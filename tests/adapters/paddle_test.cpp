@@ -11,7 +11,7 @@ namespace ours = adapters::paddle;
 
 PROLOGUE_ADAPTER(Paddle);
 
-// The block of the page, over the tensors of a call.
+// Runs the block of the page over the tensors of a call.
 Status page(const ours::FusedRope& c, FaultRecord* faults, const Execution& execution) {
   const void *const q = c.in[0], *const k = c.in[1], *const sin = c.sin, *const cos = c.cos;
   void *const out_q = c.out[0], *const out_k = c.out[1];
@@ -183,7 +183,7 @@ TEST_P(Paddle, IdsPastTheTableAreReported) {
   }
 }
 
-// Half-split pairs without tables, which Paddle refuses: the usual frequencies.
+// Paddle refuses half-split pairs without tables: here they have the usual frequencies.
 TEST_P(Paddle, HalfSplitWithoutTables) {
   for (const Golden& g : read_goldens("paddle")) {
     if (g.flag("tables") || g.flag("time_major") || g.array("out_q").type != DType::f32) continue;

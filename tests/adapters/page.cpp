@@ -1,4 +1,4 @@
-// docs/coming-from.md as a page: every section is in the index, holds a short call, a table and the name of its adapter, and its
+// Checks docs/coming-from.md as a page: every section is in the index, holds a short call, a table and the name of its adapter, and its
 // call is in a test.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What the tests of the serving systems share: their calls hold q, k and v of a few tokens and a paged cache.
+// Holds what the tests of the serving systems have in common: their calls hold q, k and v of a few tokens and a paged cache.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ struct Serving {
 
 inline std::vector<float> floats(const Values& values) { return std::vector<float>(values.begin(), values.end()); }
 
-// Of a cache poisoned before, what it holds when the tokens' rows (kKvHeads * kHeadDim elements) went to their slots.
+// Returns what a cache, poisoned before, holds when the tokens' rows (kKvHeads * kHeadDim elements) went to their slots.
 inline Bytes cached(const Bytes& rows, const std::vector<int64_t>& slot_of, size_t cache_bytes, int64_t element_bytes) {
   const int64_t row = Serving::kKvHeads * Serving::kHeadDim * element_bytes;
   Bytes cache(cache_bytes, kPoison);

@@ -11,7 +11,7 @@ using S = Serving;
 
 PROLOGUE_ADAPTER(Sglang);
 
-// The block of the page, over the tensors of a call.
+// Runs the block of the page over the tensors of a call.
 Status page(const ours::ApplyRopeInplace& c, FaultRecord* faults, const Execution& execution) {
   void *const q = c.q, *const k = c.k, *const k_buffer = c.k_buffer, *const v_buffer = c.v_buffer;
   const void* const value = c.value;

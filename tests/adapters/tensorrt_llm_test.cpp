@@ -13,7 +13,7 @@ using S = Serving;
 
 PROLOGUE_ADAPTER(TensorRtLlm);
 
-// The block of the page, over the tensors of a call.
+// Runs the block of the page over the tensors of a call.
 Status page(const ours::QkvPreprocessing& c, FaultRecord* faults, const Execution& execution) {
   void *const qkv_input = c.qkv_input, *const q_output = c.q_output, *const k_pool = c.k_pool, *const v_pool = c.v_pool;
   const void* const qkv_bias = c.qkv_bias;
@@ -38,7 +38,7 @@ TEST(TensorRtLlmCall, IsChecked) {
             "tensorrt_llm: head_num is 4611686018427387904: it must lie in 0..65536");
 }
 
-// Three sequences, of three tokens after two in the cache, of none, and of one after none; positions and pages derived.
+// There are three sequences: of three tokens after two in the cache, of none, and of one after none. Positions and pages are derived.
 TEST_P(TensorRtLlm, QkvPreprocessing) {
   for (const bool bias : {false, true}) {
     for (const bool gptj : {false, true}) {

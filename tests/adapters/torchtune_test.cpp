@@ -9,7 +9,7 @@ namespace ours = adapters::torchtune;
 
 PROLOGUE_ADAPTER(Torchtune);
 
-// The block of the page, over the tensors of a call.
+// Runs the block of the page over the tensors of a call.
 Status page(const ours::RotaryPositionalEmbeddings& c, FaultRecord* faults, const Execution& execution) {
   const void* const x = c.x;
   void* const out = c.out;
@@ -68,7 +68,7 @@ TEST_P(Torchtune, Goldens) {
     }
     const auto input_pos = g.has("input_pos") ? g.integers("input_pos") : std::vector<int64_t>();
     expect_golden(run(GetParam(), g, &cache, input_pos).out, g.array("out"), kRounding);
-    // Without it: torchtune's angles, formed in float32 below position 20, are off by up to 4 * 2^-24 of them.
+    // Without the cache, torchtune's angles, formed in float32 below position 20, are off by up to 4 * 2^-24 of them.
     expect_golden(run(GetParam(), g, nullptr, input_pos).out, g.array("out"), std::ldexp(2.0 * 4.0 * 20.0, -24));
   }
 }

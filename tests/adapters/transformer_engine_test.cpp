@@ -12,7 +12,7 @@ namespace ours = adapters::transformer_engine;
 
 PROLOGUE_ADAPTER(TransformerEngine);
 
-// The block of the page, over the tensors of a call.
+// Runs the block of the page over the tensors of a call.
 Status page(const ours::ApplyRotaryPosEmb& c, FaultRecord* faults, const Execution& execution) {
   const void* const t = c.t;
   void* const out = c.out;

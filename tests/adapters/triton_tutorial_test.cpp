@@ -10,7 +10,7 @@ namespace ours = adapters::triton_tutorial;
 
 PROLOGUE_ADAPTER(TritonTutorial);
 
-// The block of the page, over the tensors of a call.
+// Runs the block of the page over the tensors of a call.
 Status page(const ours::RopeForward& c, const Execution& execution) {
   const void *const x = c.x_ptr, *const cos = c.cos_ptr, *const sin = c.sin_ptr;
   void* const out = c.out_ptr;
@@ -23,7 +23,7 @@ Status page(const ours::RopeForward& c, const Execution& execution) {
   return status;
 }
 
-// `step`: between the channels of x and between the columns of the tables.
+// `step` is the distance between the channels of x and between the columns of the tables.
 Bytes run(Backend backend, const Golden& g, int64_t step, bool as_on_page = false) {
   const DType type = g.array("out").type;
   const auto spread = [&](const Values& values) {
@@ -71,7 +71,7 @@ TEST_P(TritonTutorial, Goldens) {
   }
 }
 
-// Memory as the golden's kernel left it: free strides, holes, cos and sin of another type.
+// The memory is as the golden's kernel left it: free strides, holes, cos and sin of another type.
 TEST_P(TritonTutorial, Strides) {
   for (const Golden& g : read_goldens("triton_tutorial_strides")) {
     SCOPED_TRACE(g.name);

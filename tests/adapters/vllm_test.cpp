@@ -13,7 +13,7 @@ using S = Serving;
 
 PROLOGUE_ADAPTER(Vllm);
 
-// The block of the page, over the tensors of a call.
+// Runs the block of the page over the tensors of a call.
 Status page(const ours::RotaryEmbedding& c, FaultRecord* faults, const Execution& execution) {
   const int64_t* const positions = c.positions;
   void *const query = c.query, *const key = c.key;
