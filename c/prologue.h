@@ -1602,8 +1602,8 @@ PROLOGUE_C_API prologue_status prologue_projection(
 
 // ---- qkv_prologue ------------------------------------------------------------------------------------------------------------
 
-// The norm before attention, the QKV projection and the attention prologue, in one launch where there are few tokens, and behind the norm
-// where there are many:
+// Computes the norm before attention, the QKV projection and the attention prologue, in one launch if there are few tokens, and in one
+// launch after the norm if there are many:
 //
 //   x = norm(hidden_states)                (optional)
 //   qkv = x W^T                            the heads of q, then of k, then of v
@@ -1643,7 +1643,7 @@ typedef struct prologue_qkv_prologue_params {
 } prologue_qkv_prologue_params;
 PROLOGUE_C_API void prologue_qkv_prologue_params_init(prologue_qkv_prologue_params* value);
 
-// For calls with these sizes or fewer tokens. Sizes that prologue_qkv_prologue_validate() refuses need none.
+// Returns the bytes of a workspace for calls with these sizes or fewer tokens. Sizes that prologue_qkv_prologue_validate() refuses need none.
 PROLOGUE_C_API prologue_status prologue_qkv_prologue_workspace_bytes(const prologue_qkv_prologue_params* params, int64_t* bytes);
 
 PROLOGUE_C_API prologue_status prologue_qkv_prologue_validate(

@@ -1,4 +1,4 @@
-// What is behind qkv_prologue(). Internal.
+// Declares what implements qkv_prologue(). Internal.
 //   run_validated   runs a call that validate() accepts; checks nothing
 //   run_separately  the same, with one launch for each of its operations
 //   choose          the one kernel for such a call (Launch::follows_norm: for what follows its norm); nothing: it runs separately
@@ -25,7 +25,7 @@ PROLOGUE_API bool has_qkv_gemm(Device device);
 
 namespace cuda {
 bool has_qkv_gemm();
-// `without_norm`: the call that follows the norm. hidden_states are what the norm makes, and there is none.
+// `without_norm` is the call that follows the norm. Its hidden_states are the norm's result, and it has no norm itself.
 std::optional<Launch> choose(const QkvPrologueParams& params, const QkvPrologueParams& without_norm);
 }  // namespace cuda
 

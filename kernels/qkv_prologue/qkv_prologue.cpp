@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kName = "qkv_prologue";
 
-// The operations that the call consists of, wired to each other through the workspace.
+// Holds the operations that the call consists of, connected to each other through the workspace.
 struct Wiring {
   NormParams norm;
   GemmParams projection;
@@ -51,7 +51,7 @@ Wiring wire(const QkvPrologueParams& p) {
   return w;
 }
 
-// The call that follows its norm.
+// Returns the call that follows its norm.
 QkvPrologueParams without_norm(const QkvPrologueParams& p) {
   QkvPrologueParams behind = p;
   const GemmParams projection = wire(p).projection;

@@ -1,5 +1,5 @@
-// The norm before attention, the QKV projection and the attention prologue, in one launch where there are few tokens, and behind the norm
-// where there are many:
+// Computes the norm before attention, the QKV projection and the attention prologue, in one launch if there are few tokens, and in one
+// launch after the norm if there are many:
 //
 //   x = norm(hidden_states)                (optional)
 //   qkv = x W^T                            the heads of q, then of k, then of v
@@ -49,7 +49,7 @@ struct QkvPrologueParams {
   uint64_t reserved[8] = {};  // zeros: docs/versioning.md
 };
 
-// For calls with these sizes or fewer tokens. Sizes that validate() refuses need none.
+// Returns the bytes of a workspace for calls with these sizes or fewer tokens. Sizes that validate() refuses need none.
 PROLOGUE_API int64_t qkv_prologue_workspace_bytes(const QkvPrologueParams& params);
 
 PROLOGUE_API Status validate(const QkvPrologueParams& params, const GemmContext& context, const Execution& execution);

@@ -7,8 +7,8 @@ namespace prologue::cuda {
 
 namespace {
 
-// q, k and v are somewhere: the kernel makes them, but the prologue must have them, and what it reads of them and does not use is in the
-// weights.
+// The prologue must be given q, k and v, which the kernel makes. So they point to memory of the right kind, the weights; what is read of
+// them is not used.
 HeadCall call_of(const QkvPrologueParams& p) {
   HeadCall call;
   call.prologue = resolved(p.prologue);
