@@ -28,7 +28,7 @@
 
 namespace {
 
-// Which allocation fails: the n-th since the counting began, and perhaps all after it. One thread at a time.
+// Says which allocation fails: the n-th since the counting began, and perhaps all after it. Only one thread counts at a time.
 struct Plan {
   bool counting = false;
   bool lasting = false;

@@ -318,7 +318,7 @@ TEST_P(ReferenceModels, APrefixFromTheCacheChangesNothing) {
 
 struct GgufCase {
   const char* model;
-  // A GGUF file of the model cannot hold all of it: that of the model with this change can. Null: it can.
+  // If a GGUF file cannot hold all of the model, that of the model with this change can. If it is null, the file can.
   const char* change = nullptr;
 };
 void PrintTo(const GgufCase& each, std::ostream* out) { *out << each.model; }

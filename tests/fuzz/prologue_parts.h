@@ -38,7 +38,7 @@ inline int64_t hadamard_block(Choices& choices, int64_t head_dim) {
   return choices.hostile() ? choices.absurd() : test::any_hadamard_block(choices, head_dim);
 }
 
-// Formats, sizes and strides; num_kv_heads and head_dim are given. K and V apart, or side by side in one buffer.
+// Chooses formats, sizes and strides; num_kv_heads and head_dim are given. K and V are apart, or side by side in one buffer.
 inline void decode_cache(Choices& choices, MemoryMap& map, PagedKvView& c, DType dtype, int64_t num_kv_heads, int64_t head_dim,
                          bool with_k, bool with_v, Use use) {
   c.k.format = c.v.format = decode_format(choices, dtype);

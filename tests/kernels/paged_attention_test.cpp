@@ -734,9 +734,9 @@ constexpr int64_t kLongOnCuda = 200;
 constexpr int64_t kLongOnCuda = 8192;  // some 15 us
 #endif
 
-// past_is_ready: what the launch before writes is waited for. That launch is attention, too, over so many keys that it runs long after the
-// second one may begin, or lets it begin late; its (last) row is the first of q, or K or V at the last position, of the second one. `rows`: of
-// both, one to decode, more to prefill.
+// With past_is_ready, the second launch waits for what the launch before it writes. That launch is attention, too, over so many keys that
+// it runs long after the second one may begin, or lets it begin late; its (last) row is the first of q, or K or V at the last position, of
+// the second one. `rows` are those of both launches: one to decode, more to prefill.
 template <class T>
 void check_past_is_ready(Backend backend, DType cache, KvScaling scaling, std::array<int64_t, 2> rows = {1, 1}) {
   constexpr int64_t kHeads = 8, kHeadDim = 128, kPage = 16, kWidth = kHeads * kHeadDim;
