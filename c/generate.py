@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Writes the C interface from the public C++ headers:
 
-    c/prologue.h          the header
-    c/functions.cpp       its functions
-    c/layout.inc          what has to be equal in C and C++: sizes, offsets, values
-    c/prologue_ctypes.py  the same declarations for Python's ctypes
+    c/prologue.h                   the header
+    c/functions.cpp                its functions
+    c/layout.inc                   what has to be equal in C and C++: sizes, offsets, values
+    c/prologue_ctypes.py           the same declarations for Python's ctypes
+    kernels/base/host/members.inc  the members of every struct, for C++ code that does the same with each of them
 
     python3 c/generate.py            writes them
     python3 c/generate.py --check    fails if one of them is not what the headers say
@@ -761,6 +762,24 @@ def layout_text(api):
     return "\n".join(lines) + "\n"
 
 
+# ---- members.inc
+
+def members_text(api):
+    """Nothing is included: what the structs consist of matters only where the list of one is used."""
+    lines = ["// The members of every public struct. Written by c/generate.py; do not change it by hand.", "// clang-format off"]
+    for scope in dict.fromkeys(struct.scope for struct in api.structs.values()):
+        lines += ["", "namespace %s {" % scope[:-2]]
+        lines += ["struct %s;" % struct.name for struct in api.structs.values() if struct.scope == scope]
+        lines.append("}  // namespace %s" % scope[:-2])
+    lines += ["", "namespace prologue {", "", "#define PROLOGUE_VISIT(member) visit(#member, of.member...)"]
+    for struct in api.structs.values():
+        visits = ["PROLOGUE_VISIT(%s)" % member.name for member in struct.members()]
+        lines += ["", "template <>", "struct Members<%s%s> {" % (struct.scope, struct.name), "  template <class Visit, class... Of>",
+                  "  static constexpr bool visit(const Visit& visit, Of&... of) {", "    return " + " &&\n           ".join(visits) + ";",
+                  "  }", "};"]
+    return "\n".join(lines + ["", "#undef PROLOGUE_VISIT", "", "}  // namespace prologue", ""])
+
+
 # ---- prologue_ctypes.py
 
 PYTHON = '''\
@@ -910,6 +929,7 @@ def main():
         version = tuple(int(x) for x in re.search(r"project\(prologue VERSION (\d+)\.(\d+)\.(\d+)", file.read()).groups())
     api = Interface()
     outputs = {"c/prologue.h": header_text(api, version), "c/functions.cpp": functions_text(api), "c/layout.inc": layout_text(api),
+               "kernels/base/host/members.inc": members_text(api),
                "c/prologue_ctypes.py": python_text(api, version)}
     for path, text in outputs.items():
         path = os.path.join(ROOT, path)

@@ -4,9 +4,10 @@
 #include <cmath>
 
 #include <prologue/kernels/attention_prologue/backends.h>
+#include <prologue/kernels/attention_prologue/prologue_choice.h>
+#include <prologue/kernels/attention_prologue/regions.h>
 #include <prologue/kernels/attention_prologue/steps/hadamard.h>
 #include <prologue/kernels/attention_prologue/steps/head_norm.h>
-#include <prologue/kernels/attention_prologue/prologue_choice.h>
 #include <prologue/kernels/attention_prologue/steps/query_scale.h>
 #include <prologue/kernels/attention_prologue/token_args.h>
 #include <prologue/kernels/attention_prologue/token_checks.h>
@@ -377,140 +378,31 @@ Status validate_resolved(const AttentionPrologueParams& p) {
   return regions.check_all_apart();
 }
 
-// Checks that a run has the parameters of its plan: one line for every member, except those that a run may change.
-Status check_run(const AttentionPrologueParams& a, const AttentionPrologueParams& b) {
-  PlanChecks plan("attention_prologue plan");
-  plan.same("num_q_heads", a.num_q_heads, b.num_q_heads);
-  plan.same("num_kv_heads", a.num_kv_heads, b.num_kv_heads);
-  plan.same("head_dim", a.head_dim, b.head_dim);
-  plan.same("dtype", a.dtype, b.dtype);
-  const auto heads = [&](const char* name, const HeadsView& x, const HeadsView& y) {
-    plan.present(name, x.data, y.data);
-    plan.same(name, "token_stride", x.token_stride, y.token_stride);
-    plan.same(name, "head_stride", x.head_stride, y.head_stride);
-  };
-  heads("q", a.q, b.q);
-  heads("k", a.k, b.k);
-  heads("v", a.v, b.v);
-  heads("q_rope", a.q_rope, b.q_rope);
-  heads("k_rope", a.k_rope, b.k_rope);
-  heads("q_out", as_input(a.q_out), as_input(b.q_out));
-  heads("k_out", as_input(a.k_out), as_input(b.k_out));
-  heads("v_out", as_input(a.v_out), as_input(b.v_out));
-  plan.present("bias.q", a.bias.q, b.bias.q);
-  plan.present("bias.k", a.bias.k, b.bias.k);
-  plan.present("bias.v", a.bias.v, b.bias.v);
-
-  const auto norms = [&](const char* name, const HeadNorm& x, const HeadNorm& y) {
-    plan.same(name, "placement", x.placement, y.placement);
-    plan.same(name, "kind", x.kind, y.kind);
-    plan.same(name, "scope", x.scope, y.scope);
-    plan.same(name, "eps", x.eps, y.eps);
-    plan.same(name, "weight_offset", x.weight_offset, y.weight_offset);
-    plan.present(name, "weight", x.weight, y.weight);
-    plan.same(name, "weight_head_stride", x.weight_head_stride, y.weight_head_stride);
-    plan.present(name, "bias", x.bias, y.bias);
-    plan.same(name, "weight_type", x.weight_type, y.weight_type);
-  };
-  norms("q_norm", a.q_norm, b.q_norm);
-  norms("k_norm", a.k_norm, b.k_norm);
-  norms("v_norm", a.v_norm, b.v_norm);
-
-  const Rope &r = a.rope, &s = b.rope;
-  plan.same("rope.style", r.style, s.style);
-  plan.same("rope.rotary_dim", r.rotary_dim, s.rotary_dim);
-  plan.same("rope.rotary_offset", r.rotary_offset, s.rotary_offset);
-  plan.same("rope.num_blocks", r.num_blocks, s.num_blocks);
-  plan.same("rope.inverse", r.inverse, s.inverse);
-  plan.same("rope.source", r.source, s.source);
-  plan.same("rope.type", r.type, s.type);
-  plan.same("rope.width", r.width, s.width);
-  const auto columns = [&](const char* name, const RopeColumns& x, const RopeColumns& y) {
-    plan.present(name, x.data, y.data);
-    plan.same(name, "row_stride", x.row_stride, y.row_stride);
-    plan.same(name, "column_stride", x.column_stride, y.column_stride);
-  };
-  columns("rope.cos", r.cos, s.cos);
-  columns("rope.sin", r.sin, s.sin);
-  if (cuda::one_table(r)) {  // then the kernel of the plan may read it as one
+// Checks that a run has the parameters of its plan, except those that it may change.
+Status check_run(const AttentionPrologueParams& plan, const AttentionPrologueParams& run) {
+  constexpr const char* kPlan = "attention_prologue plan";
+  using Checks = PlanChecks<AttentionPrologueParams>;
+  Checks checks(kPlan, plan, run);
+  const TokenPlaces& places = run.places;
+  const bool derives = places.cu_seqlens_q != nullptr, has_axes = run.rope.num_axes > 1 && places.positions.data != nullptr;
+  checks.may_change(run.num_tokens, true, 0, plan.num_tokens);
+  checks.may_change(places.num_seqs, derives, std::min<int64_t>(plan.places.num_seqs, run.num_tokens > 0 ? 1 : 0),
+                    plan.places.num_seqs);
+  checks.may_change(places.page_table.num_kv_indices, true, 0, plan.places.page_table.num_kv_indices);
+  checks.may_change(places.position_axis_stride, has_axes, 0, Checks::kAnything);
+  checks.may_change(places.slot_mapping_len);
+  PROLOGUE_RETURN_IF_ERROR(checks.status());
+  if (cuda::one_table(plan.rope)) {  // then the kernel of the plan may read it as one
     const auto apart = [](const Rope& rope) {
       return static_cast<int64_t>(reinterpret_cast<uintptr_t>(rope.sin.data) - reinterpret_cast<uintptr_t>(rope.cos.data));
     };
-    plan.same("rope.sin", "bytes from rope.cos", apart(r), apart(s));
+    if (apart(run.rope) != apart(plan.rope)) {
+      return invalid_argument(kPlan, ": rope.sin is ", apart(run.rope), " bytes from rope.cos: it must be as in the plan, ",
+                              apart(plan.rope));
+    }
   }
-  plan.present("rope.inv_freq", r.inv_freq, s.inv_freq);
-  plan.same("rope.attention_factor", r.attention_factor, s.attention_factor);
-  plan.same("rope.max_position", r.max_position, s.max_position);
-  plan.same("rope.past_table", r.past_table, s.past_table);
-  plan.same("rope.num_axes", r.num_axes, s.num_axes);
-  plan.present("rope.pair_axis", r.pair_axis, s.pair_axis);
-
-  const TokenPlaces &t = a.places, &u = b.places;
-  plan.present("positions", t.positions.data, u.positions.data);
-  plan.same("positions", "type", t.positions.type, u.positions.type);
-  plan.present("slot_mapping", t.slot_mapping.data, u.slot_mapping.data);
-  plan.same("slot_mapping", "type", t.slot_mapping.type, u.slot_mapping.type);
-  plan.present("cu_seqlens_q", t.cu_seqlens_q, u.cu_seqlens_q);
-  plan.present("cache_lens", t.cache_lens, u.cache_lens);
-  plan.present("seq_lens", t.seq_lens, u.seq_lens);
-  const PageTable &table = t.page_table, &given = u.page_table;
-  plan.present("block_table", table.block_table, given.block_table);
-  plan.same("block_table_stride", table.block_table_stride, given.block_table_stride);
-  plan.same("max_pages_per_seq", table.max_pages_per_seq, given.max_pages_per_seq);
-  plan.present("kv_indptr", table.kv_indptr, given.kv_indptr);
-  plan.present("kv_indices", table.kv_indices, given.kv_indices);
-  plan.up_to("num_kv_indices", table.num_kv_indices, given.num_kv_indices, 0);
-  plan.present("kv_last_page_len", table.kv_last_page_len, given.kv_last_page_len);
-  plan.same("ring_size", t.ring_size, u.ring_size);
-  plan.present("position_offsets", t.position_offsets.data, u.position_offsets.data);
-  plan.same("position_offsets", "type", t.position_offsets.type, u.position_offsets.type);
-  plan.same("position_offset_per_seq", t.position_offset_per_seq, u.position_offset_per_seq);
-
-  plan.same("hadamard_block", a.hadamard_block, b.hadamard_block);
-  plan.same("q_scale.constant", a.q_scale.constant, b.q_scale.constant);
-  plan.same("q_scale.by_position", a.q_scale.by_position, b.q_scale.by_position);
-  plan.same("q_scale.a", a.q_scale.a, b.q_scale.a);
-  plan.same("q_scale.b", a.q_scale.b, b.q_scale.b);
-  plan.same("rounding", a.rounding, b.rounding);
-  plan.present("q8_out", a.q8_out.data, b.q8_out.data);
-  plan.same("q8_out", "token_stride", a.q8_out.token_stride, b.q8_out.token_stride);
-  plan.same("q8_out", "head_stride", a.q8_out.head_stride, b.q8_out.head_stride);
-  plan.same("q8_out.scaling", a.q8_out.scaling, b.q8_out.scaling);
-  plan.present("q8_out.scale", a.q8_out.scale, b.q8_out.scale);
-  plan.same("q8_out.type", a.q8_out.type, b.q8_out.type);
-
-  const PagedKvView &c = a.cache, &d = b.cache;
-  const auto side = [&](const char* name, const PagedHeads& x, const PagedHeads& y) {
-    const auto strides = [&](const char* of, const PageStrides& m, const PageStrides& n) {
-      plan.same(of, "page stride", m.page, n.page);
-      plan.same(of, "token stride", m.token, n.token);
-      plan.same(of, "head stride", m.head, n.head);
-    };
-    plan.present(name, x.data, y.data);
-    plan.same(name, "head_dim", x.head_dim, y.head_dim);
-    plan.same(name, "format.type", x.format.type, y.format.type);
-    plan.same(name, "format.scaling", x.format.scaling, y.format.scaling);
-    strides(name, x.strides, y.strides);
-    plan.present(name, "scale", x.scale, y.scale);
-    strides(name, x.scale_strides, y.scale_strides);
-  };
-  side("cache.k", c.k, d.k);
-  side("cache.v", c.v, d.v);
-  plan.same("cache.num_pages", c.num_pages, d.num_pages);
-  plan.same("cache.page_size", c.page_size, d.page_size);
-  plan.same("cache.num_kv_heads", c.num_kv_heads, d.num_kv_heads);
-  plan.present("faults", a.faults, b.faults);
-  plan.present("token_faults", a.token_faults, b.token_faults);
-
-  plan.up_to("num_tokens", a.num_tokens, b.num_tokens, 0);
-  if (t.cu_seqlens_q != nullptr)
-    plan.up_to("num_seqs", t.num_seqs, u.num_seqs, std::min<int64_t>(t.num_seqs, b.num_tokens > 0 ? 1 : 0));
-  if (r.num_axes > 1 && t.positions.data != nullptr) {
-    plan.up_to("position_axis_stride", PlanChecks::kAnything, u.position_axis_stride, 0);
-  }
-  PROLOGUE_RETURN_IF_ERROR(plan.status());
-  if (b.num_tokens == 0) return {};
-  return check_slot_mapping_len("attention_prologue plan", u.slot_mapping_len, u.slot_mapping, b.num_tokens);
+  if (run.num_tokens == 0) return {};
+  return check_slot_mapping_len(kPlan, places.slot_mapping_len, places.slot_mapping, run.num_tokens);
 }
 
 }  // namespace

@@ -8,11 +8,13 @@
 //                                              what a graph or a layer asks before it fuses or overlaps operations
 //   check_hadamard_block, given_without_rotation
 //                                              rules of an operation that are checked before there is a call
+//   equal                                      whether all members of two structs are equal
 //   parallel_for                               loops of the engine on the threads that the CPU kernels use
 #pragma once
 
 #include <prologue/kernels/attention_prologue/backends.h>
 #include <prologue/kernels/attention_prologue/steps/hadamard.h>
+#include <prologue/kernels/base/host/members.h>
 #include <prologue/kernels/base/host/parallel.h>
 #include <prologue/kernels/base/host/view_checks.h>
 #include <prologue/kernels/gemm/backends.h>

@@ -234,102 +234,31 @@ RotaryParams with_stand_ins(RotaryParams p) {
   return p;
 }
 
-// A plan without pointers fixes everything else.
-RotaryParams with_pointers_of(RotaryParams plan, const RotaryParams& run) {
-  for (int i = 0; i < kMaxRotaryTensors; ++i) {
-    plan.tensors[i].x = run.tensors[i].x;
-    plan.tensors[i].y = run.tensors[i].y;
+// Checks that a run has the parameters of its plan, except those that it may change. A plan without pointers fixes everything else.
+Status check_run(const RotaryParams& plan, const RotaryParams& run, bool with_pointers) {
+  using Checks = PlanChecks<RotaryParams>;
+  Checks checks("rotary plan", plan, run);
+  if (!with_pointers) checks.pointers_may_change();
+  checks.may_change(run.seq_len, true, 0, plan.seq_len);
+  const RotaryPositions& positions = run.positions;
+  checks.may_change(positions.num_seqs, positions.cu_seqlens.data != nullptr, run.seq_len > 0 ? 1 : 0, plan.positions.num_seqs);
+
+  // A stride, which matters only where something repeats.
+  const auto stride = [&](const int64_t& of_run, int64_t count) { checks.may_change(of_run, count > 1, 0, Checks::kAnything); };
+  for (int64_t i = 0; i < plan.num_tensors; ++i) {
+    for (const RotaryStrides* of : {&run.tensors[i].x_strides, &run.tensors[i].y_strides}) {
+      stride(of->batch, plan.batch);
+      stride(of->head, plan.tensors[i].num_heads);
+    }
   }
-  plan.rope.cos.data = run.rope.cos.data;
-  plan.rope.sin.data = run.rope.sin.data;
-  plan.rope.angles.data = run.rope.angles.data;
-  plan.rope.inv_freq = run.rope.inv_freq;
-  plan.positions.ids.data = run.positions.ids.data;
-  plan.positions.offsets.data = run.positions.offsets.data;
-  plan.positions.cu_seqlens.data = run.positions.cu_seqlens.data;
-  plan.rope.pair_axis = run.rope.pair_axis;
-  plan.faults = run.faults;
-  plan.token_faults = run.token_faults;
-  return plan;
-}
-
-// Checks that a run has the parameters of its plan: one line for every member, except those that a run may change.
-Status check_run(const RotaryParams& a, const RotaryParams& b) {
-  PlanChecks plan("rotary plan");
-  plan.same("batch", a.batch, b.batch);
-  plan.same("head_dim", a.head_dim, b.head_dim);
-  plan.same("dtype", a.dtype, b.dtype);
-  plan.same("num_tensors", a.num_tensors, b.num_tensors);
-  if (!plan.status().ok()) return plan.status();  // the loops over the tensors need these to be equal
-  const auto free_stride = [&](const char* name, const char* member, int64_t count, int64_t stride) {
-    if (count > 1) plan.up_to(name, member, PlanChecks::kAnything, stride, 0);
-  };
-  const auto strides = [&](const char* name, int64_t num_heads, const RotaryStrides& x, const RotaryStrides& y) {
-    plan.same(name, "token stride", x.token, y.token);
-    plan.same(name, "channel stride", x.channel, y.channel);
-    free_stride(name, "batch stride", a.batch, y.batch);
-    free_stride(name, "head stride", num_heads, y.head);
-  };
-  for (int64_t i = 0; i < a.num_tensors; ++i) {
-    const RotaryTensor &x = a.tensors[i], &y = b.tensors[i];
-    plan.same(kNumHeads[i], x.num_heads, y.num_heads);
-    plan.same(kX[i], "rotate", x.rotate, y.rotate);
-    plan.present(kX[i], x.x, y.x);
-    plan.present(kY[i], x.y, y.y);
-    strides(kX[i], x.num_heads, x.x_strides, y.x_strides);
-    strides(kY[i], x.num_heads, x.y_strides, y.y_strides);
+  for (int64_t i = plan.num_tensors; i < kMaxRotaryTensors; ++i) checks.may_change(run.tensors[i]);
+  for (const RopeColumns* of : {&run.rope.cos, &run.rope.sin, &run.rope.angles}) {
+    stride(of->batch_stride, of->data != nullptr ? plan.batch : 1);
   }
-  plan.same("rope.style", a.rope.style, b.rope.style);
-  plan.same("rope.rotary_dim", a.rope.rotary_dim, b.rope.rotary_dim);
-  plan.same("rope.rotary_offset", a.rope.rotary_offset, b.rope.rotary_offset);
-  plan.same("rope.num_blocks", a.rope.num_blocks, b.rope.num_blocks);
-  plan.same("rope.inverse", a.rope.inverse, b.rope.inverse);
-  plan.same("rope.inverse_by_own_sine", a.rope.inverse_by_own_sine, b.rope.inverse_by_own_sine);
-  plan.same("tail", a.tail, b.tail);
-
-  const Rope &r = a.rope, &s = b.rope;
-  plan.same("rope.source", r.source, s.source);
-  plan.same("rope.type", r.type, s.type);
-  plan.same("rope.width", r.width, s.width);
-  plan.same("rope.max_position", r.max_position, s.max_position);
-  plan.same("rope.past_table", r.past_table, s.past_table);
-  const auto columns = [&](const char* name, const RopeColumns& x, const RopeColumns& y) {
-    plan.present(name, x.data, y.data);
-    if (x.data != nullptr) free_stride(name, "batch_stride", a.batch, y.batch_stride);
-    plan.same(name, "row_stride", x.row_stride, y.row_stride);
-    plan.same(name, "column_stride", x.column_stride, y.column_stride);
-  };
-  columns("rope.cos", r.cos, s.cos);
-  columns("rope.sin", r.sin, s.sin);
-  columns("rope.angles", r.angles, s.angles);
-  plan.present("rope.inv_freq", r.inv_freq, s.inv_freq);
-  plan.same("rope.theta", r.theta, s.theta);
-  plan.same("rope.attention_factor", r.attention_factor, s.attention_factor);
-
-  const RotaryPositions &t = a.positions, &u = b.positions;
-  const auto integers = [&](const char* name, const IndexView& x, const IndexView& y) {
-    plan.present(name, x.data, y.data);
-    plan.same(name, "type", x.type, y.type);
-  };
-  integers("positions.ids", t.ids, u.ids);
-  plan.same("positions.token_stride", t.token_stride, u.token_stride);
-  plan.same("positions.offset", t.offset, u.offset);
-  integers("positions.offsets", t.offsets, u.offsets);
-  plan.same("positions.offsets_stride", t.offsets_stride, u.offsets_stride);
-  integers("positions.cu_seqlens", t.cu_seqlens, u.cu_seqlens);
-  plan.same("positions.max_seqlen", t.max_seqlen, u.max_seqlen);
-  plan.same("rope.num_axes", r.num_axes, s.num_axes);
-  plan.present("rope.pair_axis", r.pair_axis, s.pair_axis);
-  plan.present("faults", a.faults, b.faults);
-  plan.present("token_faults", a.token_faults, b.token_faults);
-
-  plan.up_to("seq_len", a.seq_len, b.seq_len, 0);
-  if (t.cu_seqlens.data != nullptr) plan.up_to("positions.num_seqs", t.num_seqs, u.num_seqs, b.seq_len > 0 ? 1 : 0);
-  if (t.ids.data != nullptr) {
-    free_stride("positions", "axis_stride", r.num_axes, u.axis_stride);
-    free_stride("positions", "batch_stride", a.batch, u.batch_stride);
-  }
-  return plan.status();
+  const bool given = positions.ids.data != nullptr;
+  stride(positions.axis_stride, given ? plan.rope.num_axes : 1);
+  stride(positions.batch_stride, given ? plan.batch : 1);
+  return checks.status();
 }
 
 }  // namespace
@@ -415,7 +344,7 @@ Status RotaryPlan::run(const RotaryParams& params, const Execution& execution) c
     return invalid_argument("rotary plan: device is ", device_name(execution.device), ": the plan was made for ",
                             device_name(device_));
   }
-  PROLOGUE_RETURN_IF_ERROR(check_run(has_pointers_ ? params_ : with_pointers_of(params_, params), params));
+  PROLOGUE_RETURN_IF_ERROR(check_run(params_, params, has_pointers_));
   if (!has_pointers_) PROLOGUE_RETURN_IF_ERROR(validate(params));
   if (params.seq_len == 0) return {};
   return dispatch(execution, cpu::rotary, cuda::rotary, params, frequencies_);

@@ -3,6 +3,7 @@
 #include <string>
 
 #include <prologue/kernels/base/out_of_memory.h>
+#include <prologue/kernels/internal/run.h>
 #include <prologue/layers/graph/fusion.h>
 #include <prologue/layers/graph/uses.h>
 
@@ -82,21 +83,10 @@ bool same_binding(const Binding& a, const Binding& b) {
   return a.to == b.to && a.index == b.index && a.column == b.column && a.table == b.table && a.member == b.member;
 }
 
-bool same_columns(const RopeColumns& a, const RopeColumns& b) {
-  return a.data == b.data && a.batch_stride == b.batch_stride && a.row_stride == b.row_stride &&
-         a.column_stride == b.column_stride;
-}
-
 bool same_rope(const Step<RotaryParams>& of_a, const Step<RotaryParams>& of_b) {
   const Rope &a = of_a.params->rope, &b = of_b.params->rope;
   const auto bound_a = of_a.node->bindings_within(&a, sizeof a), bound_b = of_b.node->bindings_within(&b, sizeof b);
-  return a.style == b.style && a.rotary_dim == b.rotary_dim && a.rotary_offset == b.rotary_offset &&
-         a.num_blocks == b.num_blocks && a.inverse == b.inverse && a.inverse_by_own_sine == b.inverse_by_own_sine &&
-         a.source == b.source && a.type == b.type && a.width == b.width && same_columns(a.cos, b.cos) &&
-         same_columns(a.sin, b.sin) && same_columns(a.angles, b.angles) && a.inv_freq == b.inv_freq && a.theta == b.theta &&
-         a.attention_factor == b.attention_factor && a.max_position == b.max_position && a.past_table == b.past_table &&
-         a.num_axes == b.num_axes && a.pair_axis == b.pair_axis &&
-         std::equal(bound_a.begin(), bound_a.end(), bound_b.begin(), bound_b.end(), same_binding);
+  return equal(a, b) && std::equal(bound_a.begin(), bound_a.end(), bound_b.begin(), bound_b.end(), same_binding);
 }
 
 // Q and K must have the same rotation, or none, and the same Hadamard transform. Each has its own norm.

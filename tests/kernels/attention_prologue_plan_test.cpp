@@ -2,10 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <set>
 #include <string>
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 
+#include "tests/support/changed_members.h"
 #include "tests/support/prologue_results.h"
 #include "tests/support/types.h"
 
@@ -151,7 +153,7 @@ TEST_P(AttentionPrologueTest, PlansCheckWhatARunBrings) {
       {[](P& p) { p.v_norm.placement = NormPlacement::before_rope; }, "v_norm.placement is 1: it must be that of the plan, 0"},
       {[](P& p) { p.rope.rotary_dim = 32; }, "rope.rotary_dim is 32: it must be that of the plan, 64"},
       {[](P& p) { p.rope.cos.data = nullptr; }, "rope.cos is null, but the plan was made with it"},
-      {[](P& p) { p.rope.sin.data = p.rope.cos.data; }, "rope.sin.bytes from rope.cos is 0: it must be that of the plan, 128"},
+      {[](P& p) { p.rope.sin.data = p.rope.cos.data; }, "rope.sin is 0 bytes from rope.cos: it must be as in the plan, 128"},
       {[](P& p) { p.rope.cos.row_stride = 128; }, "rope.cos.row_stride is 128: it must be that of the plan, 64"},
       {[](P& p) { p.rope.type = DType::f16; }, "rope.type is float16: it must be that of the plan, float32"},
       {[](P& p) { p.rope.num_blocks = 2; }, "rope.num_blocks is 2: it must be that of the plan, 1"},
@@ -159,21 +161,24 @@ TEST_P(AttentionPrologueTest, PlansCheckWhatARunBrings) {
       {[](P& p) { p.k_rope.head_stride = 1; }, "k_rope.head_stride is 1: it must be that of the plan, 0"},
       {[](P& p) { p.rope.max_position = 99; }, "rope.max_position is 99: it must be that of the plan, 40"},
       {[](P& p) { p.rope.past_table = PastTable::identity; }, "rope.past_table is 2: it must be that of the plan, 0"},
-      {[](P& p) { p.places.page_table.block_table = nullptr; }, "block_table is null, but the plan was made with it"},
+      {[](P& p) { p.places.page_table.block_table = nullptr; },
+       "places.page_table.block_table is null, but the plan was made with it"},
       {[](P& p) { p.places.seq_lens = p.places.cache_lens, p.places.cache_lens = nullptr; },
-       "cache_lens is null, but the plan was made with it"},
-      {[](P& p) { p.places.seq_lens = p.places.cache_lens; }, "seq_lens is given, but the plan was made without it"},
-      {[](P& p) { p.places.page_table.kv_indptr = p.places.cache_lens; }, "kv_indptr is given, but the plan was made without it"},
-      {[](P& p) { p.places.page_table.num_kv_indices = 1; }, "num_kv_indices is 1: it must lie in 0..0, that of the plan"},
-      {[](P& p) { p.places.num_seqs += 1; }, "@num_seqs"},
-      {[](P& p) { p.places.num_seqs = 0; }, "@num_seqs"},
+       "places.cache_lens is null, but the plan was made with it"},
+      {[](P& p) { p.places.seq_lens = p.places.cache_lens; }, "places.seq_lens is given, but the plan was made without it"},
+      {[](P& p) { p.places.page_table.kv_indptr = p.places.cache_lens; },
+       "places.page_table.kv_indptr is given, but the plan was made without it"},
+      {[](P& p) { p.places.page_table.num_kv_indices = 1; },
+       "places.page_table.num_kv_indices is 1: it must lie in 0..0, that of the plan"},
+      {[](P& p) { p.places.num_seqs += 1; }, "@places.num_seqs"},
+      {[](P& p) { p.places.num_seqs = 0; }, "@places.num_seqs"},
       {[](P& p) { p.hadamard_block = 8; }, "hadamard_block is 8: it must be that of the plan, 0"},
       {[](P& p) { p.q_scale.constant = 2.0f; }, "q_scale.constant is 2: it must be that of the plan, 1"},
       {[](P& p) { p.cache.k.format.type = p.cache.v.format.type = DType::int8; },
        "cache.k.format.type is int8: it must be that of the plan, float32"},
       {[](P& p) { p.q8_out.type = DType::fp8_e5m2; }, "q8_out.type is fp8_e5m2: it must be that of the plan, fp8_e4m3"},
       {[](P& p) { p.cache.k.data = nullptr; }, "cache.k is null, but the plan was made with it"},
-      {[](P& p) { p.cache.v.strides.page *= 2; }, "@cache.v.page stride"},
+      {[](P& p) { p.cache.v.strides.page *= 2; }, "@cache.v.strides.page"},
       {[](P& p) { p.faults = nullptr; }, "faults is null, but the plan was made with it"},
   };
   const Status status = placed.run([&](const Execution& e) {
@@ -193,6 +198,37 @@ TEST_P(AttentionPrologueTest, PlansCheckWhatARunBrings) {
   });
   EXPECT_TRUE(status.ok());
   EXPECT_TRUE(placed.arena().untouched());
+}
+
+// Every member that a run must not change is compared, also one that the struct gains later.
+TEST_P(AttentionPrologueTest, PlansCheckEveryMember) {
+  for (const bool derived : {false, true}) {
+    PrologueCase c = plain_case(4);
+    c.derive_positions = c.derive_slots = derived;
+    PlacedPrologue<BFloat16> placed(GetParam(), c, make_data<BFloat16>(c));
+    placed.params().cache.k.format.type = placed.params().cache.v.format.type = DType::bf16;
+    Execution made_on;
+    made_on.device = backend_device(GetParam());
+    const auto plan = AttentionProloguePlan::create(placed.params(), 4, made_on);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    std::set<std::string> may_change;
+    const Status status = placed.run([&](const Execution& e) {
+      may_change.clear();
+      with_each_member_changed(placed.params(), [&](const std::string& name, const AttentionPrologueParams& changed) {
+        const Status refused = plan->run(changed, e);
+        const std::string shown = name == "places.slot_mapping_len" ? "slot_mapping_len" : name;
+        if (refused.ok()) {
+          may_change.insert(name);
+        } else {
+          EXPECT_EQ(refused.message().rfind("attention_prologue plan: " + shown + " is ", 0), 0u) << refused.message();
+        }
+      });
+      return Status();
+    });
+    ASSERT_TRUE(status.ok());
+    const std::set<std::string> given = {"places.num_seqs", "places.position_axis_stride", "places.slot_mapping_len"};
+    EXPECT_EQ(may_change, derived ? std::set<std::string>{"places.position_axis_stride"} : given);
+  }
 }
 
 }  // namespace

@@ -2,10 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <set>
 #include <string>
 
 #include <prologue/kernels/rotary/rotary.h>
 
+#include "tests/support/changed_members.h"
 #include "tests/support/rotary_results.h"
 
 namespace prologue::test {
@@ -48,9 +50,9 @@ TEST_P(RotaryTest, PlanRunsWithOtherPointersAndFewerTokens) {
       {[](RotaryParams& p) { p.tensors[0].x = nullptr; }, "tensors[0].x is null, but the plan was made with it"},
       {[](RotaryParams& p) { p.tensors[1].y = nullptr; }, "tensors[1].y is null, but the plan was made with it"},
       {[](RotaryParams& p) { p.tensors[0].y_strides.token = 3; },
-       "tensors[0].y.token stride is 3: it must be that of the plan, 32"},
+       "tensors[0].y_strides.token is 3: it must be that of the plan, 32"},
       {[](RotaryParams& p) { p.tensors[0].x_strides.head = -1; },
-       "tensors[0].x.head stride is -1: it must lie in 0..1099511627776"},
+       "tensors[0].x_strides.head is -1: it must lie in 0..1099511627776"},
       {[](RotaryParams& p) { p.rope.style = RopeStyle::interleaved; }, "rope.style is 1: it must be that of the plan, 0"},
       {[](RotaryParams& p) { p.rope.rotary_dim = 8; }, "rope.rotary_dim is 8: it must be that of the plan, 16"},
       {[](RotaryParams& p) { p.rope.inverse = true; }, "rope.inverse is 1: it must be that of the plan, 0"},
@@ -80,6 +82,38 @@ TEST_P(RotaryTest, PlanRunsWithOtherPointersAndFewerTokens) {
   longer.num_tensors = 1, longer.seq_len = 0;
   EXPECT_EQ(RotaryPlan::create(longer, execution).status().message(),
             "rotary plan: batch * seq_len is 0: it must lie in 1..2147483647");
+}
+
+// Every member that a run must not change is compared, also one that the struct gains later.
+TEST_P(RotaryTest, PlansCheckEveryMember) {
+  RotaryCase c;
+  PlacedRotary<float> placed(GetParam(), c);
+  const RotaryParams& params = placed.params();
+  ASSERT_EQ(params.num_tensors, 2);
+  const Execution execution{backend_device(GetParam())};
+  const Result<RotaryPlan> plan = RotaryPlan::create(params, execution);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  std::set<std::string> may_change;
+  const Status status = placed.arena().run([&](const Execution& e) {
+    may_change.clear();
+    with_each_member_changed(params, [&](const std::string& name, const RotaryParams& changed) {
+      // Free, because there are several heads; but the data of this test has other strides.
+      if (name == "tensors[0].x_strides.head" || name == "tensors[0].y_strides.head") return;
+      const Status refused = plan->run(changed, e);
+      if (refused.ok()) {
+        if (name.rfind("tensors[2]", 0) != 0 && name.rfind("tensors[3]", 0) != 0) may_change.insert(name);
+      } else {
+        EXPECT_EQ(refused.message().rfind("rotary plan: " + name + " is ", 0), 0u) << refused.message();
+      }
+    });
+    return Status();
+  });
+  ASSERT_TRUE(status.ok());
+  EXPECT_EQ(may_change,
+            (std::set<std::string>{"positions.axis_stride", "positions.batch_stride", "positions.num_seqs",
+                                   "rope.angles.batch_stride", "rope.cos.batch_stride", "rope.sin.batch_stride",
+                                   "tensors[0].x_strides.batch", "tensors[0].y_strides.batch", "tensors[1].x_strides.batch",
+                                   "tensors[1].x_strides.head", "tensors[1].y_strides.batch", "tensors[1].y_strides.head"}));
 }
 
 // Sizes, types and strides are checked when the plan is made, pointers when it runs.
