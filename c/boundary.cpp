@@ -36,9 +36,11 @@ prologue_status null_argument(const char* function, const char* argument) {
   return fail(invalid_argument(function, ": ", argument, " is null"));
 }
 
-prologue_status used_reserve(const char* function, const char* argument, const char* member, const char* init) {
-  return fail(invalid_argument(function, ": ", argument, "->", member, " must be zeros: initialise the struct with ", init,
-                               "(), and use a library that is not older than the header"));
+prologue_status used_reserve(const char* function, const char* argument, const MemberPath& words, const char* init) {
+  return call([&] {
+    return invalid_argument(function, ": ", argument, "->", text_of(words), " must be zeros: initialise the struct with ", init,
+                            "(), and use a library that is not older than the header");
+  });
 }
 
 }  // namespace prologue::c

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include <prologue.h>
 
+#include <prologue/kernels/base/host/members.h>
 #include <prologue/kernels/base/status.h>
 
 namespace prologue::c {
@@ -18,7 +20,7 @@ prologue_status fail(Status error);
 // Called in a catch block: does the same for the exception.
 prologue_status fail_with_exception();
 prologue_status null_argument(const char* function, const char* argument);
-prologue_status used_reserve(const char* function, const char* argument, const char* member, const char* init);
+prologue_status used_reserve(const char* function, const char* argument, const MemberPath& words, const char* init);
 
 // work() returns a Status.
 template <class Work>
@@ -53,12 +55,30 @@ void initialize(C* value) {
   std::memcpy(value, &defaults, sizeof defaults);
 }
 
-template <size_t n>
-bool any(const uint64_t (&words)[n]) {
-  for (const uint64_t word : words) {
-    if (word != 0) return true;
-  }
-  return false;
+// All reserved words of a struct in one. They are its arrays of uint64_t.
+template <class Struct>
+uint64_t reserved_bits(const Struct& object) {
+  uint64_t bits = 0;
+  const auto add = [&](const MemberPath& path, const auto& value) {
+    if constexpr (std::is_same_v<decltype(value), const uint64_t&>) bits |= path.name == nullptr ? value : 0;
+    return true;
+  };
+  visit_values(add, MemberPath(), object);
+  return bits;
+}
+// The error that names the first of them that is not 0.
+template <class Struct>
+[[gnu::noinline, gnu::cold]] prologue_status reserved_argument(const char* function, const char* argument, const Struct& object,
+                                                               const char* init) {
+  prologue_status status = PROLOGUE_STATUS_OK;
+  const auto find = [&](const MemberPath& path, const auto& value) {
+    if constexpr (std::is_same_v<decltype(value), const uint64_t&>) {
+      if (path.name == nullptr && value != 0) status = used_reserve(function, argument, *path.within, init);
+    }
+    return status == PROLOGUE_STATUS_OK;
+  };
+  visit_values(find, MemberPath(), object);
+  return status;
 }
 
 template <class T, class C>

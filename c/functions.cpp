@@ -113,714 +113,6 @@ PROLOGUE_SAME(prologue_rotary_plan, prologue::RotaryPlan)
 PROLOGUE_SAME(prologue_attention_prologue_plan, prologue::AttentionProloguePlan)
 PROLOGUE_SAME(prologue_gemm_context, prologue::GemmContext)
 
-// Returns all reserved words of a struct in one, or where they are.
-[[maybe_unused]] uint64_t reserved_bits(const prologue_execution& p) {
-  return p.reserved[0] |
-         p.reserved[1];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_execution& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_execution_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_paged_heads& p) {
-  return p.reserved[0] |
-         p.reserved[1];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_paged_heads& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_paged_heads_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_paged_kv_view& p) {
-  return p.k.reserved[0] |
-         p.k.reserved[1] |
-         p.v.reserved[0] |
-         p.v.reserved[1] |
-         p.reserved[0] |
-         p.reserved[1];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_paged_kv_view& p) {
-  if (any(p.k.reserved)) return used_reserve(function, argument, "k.reserved", "prologue_paged_kv_view_init");
-  if (any(p.v.reserved)) return used_reserve(function, argument, "v.reserved", "prologue_paged_kv_view_init");
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_paged_kv_view_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_page_table& p) {
-  return p.reserved[0] |
-         p.reserved[1];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_page_table& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_page_table_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_rope& p) {
-  return p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_rope& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_rope_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_packed_weight& p) {
-  return p.reserved[0] |
-         p.reserved[1];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_packed_weight& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_packed_weight_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_pack_weight_params& p) {
-  return p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_pack_weight_params& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_pack_weight_params_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_rope_table_params& p) {
-  return p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3] |
-         p.reserved[4] |
-         p.reserved[5] |
-         p.reserved[6] |
-         p.reserved[7];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_rope_table_params& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_rope_table_params_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_rotary_tensor& p) {
-  return p.reserved[0];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_rotary_tensor& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_rotary_tensor_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_rotary_positions& p) {
-  return p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_rotary_positions& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_rotary_positions_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_rotary_params& p) {
-  return p.tensors[0].reserved[0] |
-         p.tensors[1].reserved[0] |
-         p.tensors[2].reserved[0] |
-         p.tensors[3].reserved[0] |
-         p.rope.reserved[0] |
-         p.rope.reserved[1] |
-         p.rope.reserved[2] |
-         p.rope.reserved[3] |
-         p.positions.reserved[0] |
-         p.positions.reserved[1] |
-         p.positions.reserved[2] |
-         p.positions.reserved[3] |
-         p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3] |
-         p.reserved[4] |
-         p.reserved[5] |
-         p.reserved[6] |
-         p.reserved[7];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_rotary_params& p) {
-  if (any(p.tensors[0].reserved)) return used_reserve(function, argument, "tensors[0].reserved", "prologue_rotary_params_init");
-  if (any(p.tensors[1].reserved)) return used_reserve(function, argument, "tensors[1].reserved", "prologue_rotary_params_init");
-  if (any(p.tensors[2].reserved)) return used_reserve(function, argument, "tensors[2].reserved", "prologue_rotary_params_init");
-  if (any(p.tensors[3].reserved)) return used_reserve(function, argument, "tensors[3].reserved", "prologue_rotary_params_init");
-  if (any(p.rope.reserved)) return used_reserve(function, argument, "rope.reserved", "prologue_rotary_params_init");
-  if (any(p.positions.reserved)) return used_reserve(function, argument, "positions.reserved", "prologue_rotary_params_init");
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_rotary_params_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_head_norm& p) {
-  return p.reserved[0] |
-         p.reserved[1];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_head_norm& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_head_norm_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_token_places& p) {
-  return p.page_table.reserved[0] |
-         p.page_table.reserved[1] |
-         p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_token_places& p) {
-  if (any(p.page_table.reserved)) return used_reserve(function, argument, "page_table.reserved", "prologue_token_places_init");
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_token_places_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_q_scale& p) {
-  return p.reserved[0] |
-         p.reserved[1];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_q_scale& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_q_scale_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_quantized_query& p) {
-  return p.reserved[0] |
-         p.reserved[1];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_quantized_query& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_quantized_query_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_attention_prologue_params& p) {
-  return p.q_norm.reserved[0] |
-         p.q_norm.reserved[1] |
-         p.k_norm.reserved[0] |
-         p.k_norm.reserved[1] |
-         p.v_norm.reserved[0] |
-         p.v_norm.reserved[1] |
-         p.rope.reserved[0] |
-         p.rope.reserved[1] |
-         p.rope.reserved[2] |
-         p.rope.reserved[3] |
-         p.places.page_table.reserved[0] |
-         p.places.page_table.reserved[1] |
-         p.places.reserved[0] |
-         p.places.reserved[1] |
-         p.places.reserved[2] |
-         p.places.reserved[3] |
-         p.q_scale.reserved[0] |
-         p.q_scale.reserved[1] |
-         p.q8_out.reserved[0] |
-         p.q8_out.reserved[1] |
-         p.cache.k.reserved[0] |
-         p.cache.k.reserved[1] |
-         p.cache.v.reserved[0] |
-         p.cache.v.reserved[1] |
-         p.cache.reserved[0] |
-         p.cache.reserved[1] |
-         p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3] |
-         p.reserved[4] |
-         p.reserved[5] |
-         p.reserved[6] |
-         p.reserved[7];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_attention_prologue_params& p) {
-  if (any(p.q_norm.reserved)) return used_reserve(function, argument, "q_norm.reserved", "prologue_attention_prologue_params_init");
-  if (any(p.k_norm.reserved)) return used_reserve(function, argument, "k_norm.reserved", "prologue_attention_prologue_params_init");
-  if (any(p.v_norm.reserved)) return used_reserve(function, argument, "v_norm.reserved", "prologue_attention_prologue_params_init");
-  if (any(p.rope.reserved)) return used_reserve(function, argument, "rope.reserved", "prologue_attention_prologue_params_init");
-  if (any(p.places.page_table.reserved)) return used_reserve(function, argument, "places.page_table.reserved", "prologue_attention_prologue_params_init");
-  if (any(p.places.reserved)) return used_reserve(function, argument, "places.reserved", "prologue_attention_prologue_params_init");
-  if (any(p.q_scale.reserved)) return used_reserve(function, argument, "q_scale.reserved", "prologue_attention_prologue_params_init");
-  if (any(p.q8_out.reserved)) return used_reserve(function, argument, "q8_out.reserved", "prologue_attention_prologue_params_init");
-  if (any(p.cache.k.reserved)) return used_reserve(function, argument, "cache.k.reserved", "prologue_attention_prologue_params_init");
-  if (any(p.cache.v.reserved)) return used_reserve(function, argument, "cache.v.reserved", "prologue_attention_prologue_params_init");
-  if (any(p.cache.reserved)) return used_reserve(function, argument, "cache.reserved", "prologue_attention_prologue_params_init");
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_attention_prologue_params_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_add_bias_params& p) {
-  return p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_add_bias_params& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_add_bias_params_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_qk_norm_params& p) {
-  return p.norm.reserved[0] |
-         p.norm.reserved[1] |
-         p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_qk_norm_params& p) {
-  if (any(p.norm.reserved)) return used_reserve(function, argument, "norm.reserved", "prologue_qk_norm_params_init");
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_qk_norm_params_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_hadamard_params& p) {
-  return p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_hadamard_params& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_hadamard_params_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_query_scale_params& p) {
-  return p.q_scale.reserved[0] |
-         p.q_scale.reserved[1] |
-         p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_query_scale_params& p) {
-  if (any(p.q_scale.reserved)) return used_reserve(function, argument, "q_scale.reserved", "prologue_query_scale_params_init");
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_query_scale_params_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_kv_write_params& p) {
-  return p.cache.k.reserved[0] |
-         p.cache.k.reserved[1] |
-         p.cache.v.reserved[0] |
-         p.cache.v.reserved[1] |
-         p.cache.reserved[0] |
-         p.cache.reserved[1] |
-         p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_kv_write_params& p) {
-  if (any(p.cache.k.reserved)) return used_reserve(function, argument, "cache.k.reserved", "prologue_kv_write_params_init");
-  if (any(p.cache.v.reserved)) return used_reserve(function, argument, "cache.v.reserved", "prologue_kv_write_params_init");
-  if (any(p.cache.reserved)) return used_reserve(function, argument, "cache.reserved", "prologue_kv_write_params_init");
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_kv_write_params_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_mla_cache_part& p) {
-  return p.reserved[0] |
-         p.reserved[1];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_mla_cache_part& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_mla_cache_part_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_mla_cache& p) {
-  return p.latent.reserved[0] |
-         p.latent.reserved[1] |
-         p.rope.reserved[0] |
-         p.rope.reserved[1] |
-         p.reserved[0] |
-         p.reserved[1];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_mla_cache& p) {
-  if (any(p.latent.reserved)) return used_reserve(function, argument, "latent.reserved", "prologue_mla_cache_init");
-  if (any(p.rope.reserved)) return used_reserve(function, argument, "rope.reserved", "prologue_mla_cache_init");
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_mla_cache_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_mla_prologue_params& p) {
-  return p.kv_c_norm.reserved[0] |
-         p.kv_c_norm.reserved[1] |
-         p.rope.reserved[0] |
-         p.rope.reserved[1] |
-         p.rope.reserved[2] |
-         p.rope.reserved[3] |
-         p.cache.latent.reserved[0] |
-         p.cache.latent.reserved[1] |
-         p.cache.rope.reserved[0] |
-         p.cache.rope.reserved[1] |
-         p.cache.reserved[0] |
-         p.cache.reserved[1] |
-         p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3] |
-         p.reserved[4] |
-         p.reserved[5] |
-         p.reserved[6] |
-         p.reserved[7];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_mla_prologue_params& p) {
-  if (any(p.kv_c_norm.reserved)) return used_reserve(function, argument, "kv_c_norm.reserved", "prologue_mla_prologue_params_init");
-  if (any(p.rope.reserved)) return used_reserve(function, argument, "rope.reserved", "prologue_mla_prologue_params_init");
-  if (any(p.cache.latent.reserved)) return used_reserve(function, argument, "cache.latent.reserved", "prologue_mla_prologue_params_init");
-  if (any(p.cache.rope.reserved)) return used_reserve(function, argument, "cache.rope.reserved", "prologue_mla_prologue_params_init");
-  if (any(p.cache.reserved)) return used_reserve(function, argument, "cache.reserved", "prologue_mla_prologue_params_init");
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_mla_prologue_params_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_paged_attention_params& p) {
-  return p.kv.k.reserved[0] |
-         p.kv.k.reserved[1] |
-         p.kv.v.reserved[0] |
-         p.kv.v.reserved[1] |
-         p.kv.reserved[0] |
-         p.kv.reserved[1] |
-         p.page_table.reserved[0] |
-         p.page_table.reserved[1] |
-         p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3] |
-         p.reserved[4] |
-         p.reserved[5] |
-         p.reserved[6] |
-         p.reserved[7];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_paged_attention_params& p) {
-  if (any(p.kv.k.reserved)) return used_reserve(function, argument, "kv.k.reserved", "prologue_paged_attention_params_init");
-  if (any(p.kv.v.reserved)) return used_reserve(function, argument, "kv.v.reserved", "prologue_paged_attention_params_init");
-  if (any(p.kv.reserved)) return used_reserve(function, argument, "kv.reserved", "prologue_paged_attention_params_init");
-  if (any(p.page_table.reserved)) return used_reserve(function, argument, "page_table.reserved", "prologue_paged_attention_params_init");
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_paged_attention_params_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_gemm_params& p) {
-  return p.packed.reserved[0] |
-         p.packed.reserved[1] |
-         p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_gemm_params& p) {
-  if (any(p.packed.reserved)) return used_reserve(function, argument, "packed.reserved", "prologue_gemm_params_init");
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_gemm_params_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_norm_params& p) {
-  return p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_norm_params& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_norm_params_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_activation_params& p) {
-  return p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_activation_params& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_activation_params_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_add_params& p) {
-  return p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_add_params& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_add_params_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_input_norm& p) {
-  return p.reserved[0] |
-         p.reserved[1];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_input_norm& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_input_norm_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_output_activation& p) {
-  return p.reserved[0] |
-         p.reserved[1];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_output_activation& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_output_activation_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_projection_params& p) {
-  return p.norm.reserved[0] |
-         p.norm.reserved[1] |
-         p.activation.reserved[0] |
-         p.activation.reserved[1] |
-         p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3] |
-         p.reserved[4] |
-         p.reserved[5] |
-         p.reserved[6] |
-         p.reserved[7];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_projection_params& p) {
-  if (any(p.norm.reserved)) return used_reserve(function, argument, "norm.reserved", "prologue_projection_params_init");
-  if (any(p.activation.reserved)) return used_reserve(function, argument, "activation.reserved", "prologue_projection_params_init");
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_projection_params_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_qkv_prologue_params& p) {
-  return p.norm.reserved[0] |
-         p.norm.reserved[1] |
-         p.prologue.q_norm.reserved[0] |
-         p.prologue.q_norm.reserved[1] |
-         p.prologue.k_norm.reserved[0] |
-         p.prologue.k_norm.reserved[1] |
-         p.prologue.v_norm.reserved[0] |
-         p.prologue.v_norm.reserved[1] |
-         p.prologue.rope.reserved[0] |
-         p.prologue.rope.reserved[1] |
-         p.prologue.rope.reserved[2] |
-         p.prologue.rope.reserved[3] |
-         p.prologue.places.page_table.reserved[0] |
-         p.prologue.places.page_table.reserved[1] |
-         p.prologue.places.reserved[0] |
-         p.prologue.places.reserved[1] |
-         p.prologue.places.reserved[2] |
-         p.prologue.places.reserved[3] |
-         p.prologue.q_scale.reserved[0] |
-         p.prologue.q_scale.reserved[1] |
-         p.prologue.q8_out.reserved[0] |
-         p.prologue.q8_out.reserved[1] |
-         p.prologue.cache.k.reserved[0] |
-         p.prologue.cache.k.reserved[1] |
-         p.prologue.cache.v.reserved[0] |
-         p.prologue.cache.v.reserved[1] |
-         p.prologue.cache.reserved[0] |
-         p.prologue.cache.reserved[1] |
-         p.prologue.reserved[0] |
-         p.prologue.reserved[1] |
-         p.prologue.reserved[2] |
-         p.prologue.reserved[3] |
-         p.prologue.reserved[4] |
-         p.prologue.reserved[5] |
-         p.prologue.reserved[6] |
-         p.prologue.reserved[7] |
-         p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3] |
-         p.reserved[4] |
-         p.reserved[5] |
-         p.reserved[6] |
-         p.reserved[7];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_qkv_prologue_params& p) {
-  if (any(p.norm.reserved)) return used_reserve(function, argument, "norm.reserved", "prologue_qkv_prologue_params_init");
-  if (any(p.prologue.q_norm.reserved)) return used_reserve(function, argument, "prologue.q_norm.reserved", "prologue_qkv_prologue_params_init");
-  if (any(p.prologue.k_norm.reserved)) return used_reserve(function, argument, "prologue.k_norm.reserved", "prologue_qkv_prologue_params_init");
-  if (any(p.prologue.v_norm.reserved)) return used_reserve(function, argument, "prologue.v_norm.reserved", "prologue_qkv_prologue_params_init");
-  if (any(p.prologue.rope.reserved)) return used_reserve(function, argument, "prologue.rope.reserved", "prologue_qkv_prologue_params_init");
-  if (any(p.prologue.places.page_table.reserved)) return used_reserve(function, argument, "prologue.places.page_table.reserved", "prologue_qkv_prologue_params_init");
-  if (any(p.prologue.places.reserved)) return used_reserve(function, argument, "prologue.places.reserved", "prologue_qkv_prologue_params_init");
-  if (any(p.prologue.q_scale.reserved)) return used_reserve(function, argument, "prologue.q_scale.reserved", "prologue_qkv_prologue_params_init");
-  if (any(p.prologue.q8_out.reserved)) return used_reserve(function, argument, "prologue.q8_out.reserved", "prologue_qkv_prologue_params_init");
-  if (any(p.prologue.cache.k.reserved)) return used_reserve(function, argument, "prologue.cache.k.reserved", "prologue_qkv_prologue_params_init");
-  if (any(p.prologue.cache.v.reserved)) return used_reserve(function, argument, "prologue.cache.v.reserved", "prologue_qkv_prologue_params_init");
-  if (any(p.prologue.cache.reserved)) return used_reserve(function, argument, "prologue.cache.reserved", "prologue_qkv_prologue_params_init");
-  if (any(p.prologue.reserved)) return used_reserve(function, argument, "prologue.reserved", "prologue_qkv_prologue_params_init");
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_qkv_prologue_params_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_attention_layer_params& p) {
-  return p.prologue.q_norm.reserved[0] |
-         p.prologue.q_norm.reserved[1] |
-         p.prologue.k_norm.reserved[0] |
-         p.prologue.k_norm.reserved[1] |
-         p.prologue.v_norm.reserved[0] |
-         p.prologue.v_norm.reserved[1] |
-         p.prologue.rope.reserved[0] |
-         p.prologue.rope.reserved[1] |
-         p.prologue.rope.reserved[2] |
-         p.prologue.rope.reserved[3] |
-         p.prologue.places.page_table.reserved[0] |
-         p.prologue.places.page_table.reserved[1] |
-         p.prologue.places.reserved[0] |
-         p.prologue.places.reserved[1] |
-         p.prologue.places.reserved[2] |
-         p.prologue.places.reserved[3] |
-         p.prologue.q_scale.reserved[0] |
-         p.prologue.q_scale.reserved[1] |
-         p.prologue.q8_out.reserved[0] |
-         p.prologue.q8_out.reserved[1] |
-         p.prologue.cache.k.reserved[0] |
-         p.prologue.cache.k.reserved[1] |
-         p.prologue.cache.v.reserved[0] |
-         p.prologue.cache.v.reserved[1] |
-         p.prologue.cache.reserved[0] |
-         p.prologue.cache.reserved[1] |
-         p.prologue.reserved[0] |
-         p.prologue.reserved[1] |
-         p.prologue.reserved[2] |
-         p.prologue.reserved[3] |
-         p.prologue.reserved[4] |
-         p.prologue.reserved[5] |
-         p.prologue.reserved[6] |
-         p.prologue.reserved[7] |
-         p.attention.kv.k.reserved[0] |
-         p.attention.kv.k.reserved[1] |
-         p.attention.kv.v.reserved[0] |
-         p.attention.kv.v.reserved[1] |
-         p.attention.kv.reserved[0] |
-         p.attention.kv.reserved[1] |
-         p.attention.page_table.reserved[0] |
-         p.attention.page_table.reserved[1] |
-         p.attention.reserved[0] |
-         p.attention.reserved[1] |
-         p.attention.reserved[2] |
-         p.attention.reserved[3] |
-         p.attention.reserved[4] |
-         p.attention.reserved[5] |
-         p.attention.reserved[6] |
-         p.attention.reserved[7] |
-         p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3] |
-         p.reserved[4] |
-         p.reserved[5] |
-         p.reserved[6];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_attention_layer_params& p) {
-  if (any(p.prologue.q_norm.reserved)) return used_reserve(function, argument, "prologue.q_norm.reserved", "prologue_attention_layer_params_init");
-  if (any(p.prologue.k_norm.reserved)) return used_reserve(function, argument, "prologue.k_norm.reserved", "prologue_attention_layer_params_init");
-  if (any(p.prologue.v_norm.reserved)) return used_reserve(function, argument, "prologue.v_norm.reserved", "prologue_attention_layer_params_init");
-  if (any(p.prologue.rope.reserved)) return used_reserve(function, argument, "prologue.rope.reserved", "prologue_attention_layer_params_init");
-  if (any(p.prologue.places.page_table.reserved)) return used_reserve(function, argument, "prologue.places.page_table.reserved", "prologue_attention_layer_params_init");
-  if (any(p.prologue.places.reserved)) return used_reserve(function, argument, "prologue.places.reserved", "prologue_attention_layer_params_init");
-  if (any(p.prologue.q_scale.reserved)) return used_reserve(function, argument, "prologue.q_scale.reserved", "prologue_attention_layer_params_init");
-  if (any(p.prologue.q8_out.reserved)) return used_reserve(function, argument, "prologue.q8_out.reserved", "prologue_attention_layer_params_init");
-  if (any(p.prologue.cache.k.reserved)) return used_reserve(function, argument, "prologue.cache.k.reserved", "prologue_attention_layer_params_init");
-  if (any(p.prologue.cache.v.reserved)) return used_reserve(function, argument, "prologue.cache.v.reserved", "prologue_attention_layer_params_init");
-  if (any(p.prologue.cache.reserved)) return used_reserve(function, argument, "prologue.cache.reserved", "prologue_attention_layer_params_init");
-  if (any(p.prologue.reserved)) return used_reserve(function, argument, "prologue.reserved", "prologue_attention_layer_params_init");
-  if (any(p.attention.kv.k.reserved)) return used_reserve(function, argument, "attention.kv.k.reserved", "prologue_attention_layer_params_init");
-  if (any(p.attention.kv.v.reserved)) return used_reserve(function, argument, "attention.kv.v.reserved", "prologue_attention_layer_params_init");
-  if (any(p.attention.kv.reserved)) return used_reserve(function, argument, "attention.kv.reserved", "prologue_attention_layer_params_init");
-  if (any(p.attention.page_table.reserved)) return used_reserve(function, argument, "attention.page_table.reserved", "prologue_attention_layer_params_init");
-  if (any(p.attention.reserved)) return used_reserve(function, argument, "attention.reserved", "prologue_attention_layer_params_init");
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_attention_layer_params_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_moe_route_params& p) {
-  return p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_moe_route_params& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_moe_route_params_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_moe_gemm_params& p) {
-  return p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_moe_gemm_params& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_moe_gemm_params_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_moe_combine_params& p) {
-  return p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_moe_combine_params& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_moe_combine_params_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_embedding_params& p) {
-  return p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_embedding_params& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_embedding_params_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_gather_cos_sin_params& p) {
-  return p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_gather_cos_sin_params& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_gather_cos_sin_params_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_scale_logits_params& p) {
-  return p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_scale_logits_params& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_scale_logits_params_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_sampling_params& p) {
-  return p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_sampling_params& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_sampling_params_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_logprobs_params& p) {
-  return p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_logprobs_params& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_logprobs_params_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_end_step_group& p) {
-  return p.reserved[0];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_end_step_group& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_end_step_group_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_end_step_params& p) {
-  return p.groups[0].reserved[0] |
-         p.groups[1].reserved[0] |
-         p.groups[2].reserved[0] |
-         p.groups[3].reserved[0] |
-         p.groups[4].reserved[0] |
-         p.groups[5].reserved[0] |
-         p.groups[6].reserved[0] |
-         p.groups[7].reserved[0] |
-         p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_end_step_params& p) {
-  if (any(p.groups[0].reserved)) return used_reserve(function, argument, "groups[0].reserved", "prologue_end_step_params_init");
-  if (any(p.groups[1].reserved)) return used_reserve(function, argument, "groups[1].reserved", "prologue_end_step_params_init");
-  if (any(p.groups[2].reserved)) return used_reserve(function, argument, "groups[2].reserved", "prologue_end_step_params_init");
-  if (any(p.groups[3].reserved)) return used_reserve(function, argument, "groups[3].reserved", "prologue_end_step_params_init");
-  if (any(p.groups[4].reserved)) return used_reserve(function, argument, "groups[4].reserved", "prologue_end_step_params_init");
-  if (any(p.groups[5].reserved)) return used_reserve(function, argument, "groups[5].reserved", "prologue_end_step_params_init");
-  if (any(p.groups[6].reserved)) return used_reserve(function, argument, "groups[6].reserved", "prologue_end_step_params_init");
-  if (any(p.groups[7].reserved)) return used_reserve(function, argument, "groups[7].reserved", "prologue_end_step_params_init");
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_end_step_params_init");
-  return PROLOGUE_STATUS_OK;
-}
-[[maybe_unused]] uint64_t reserved_bits(const prologue_take_tokens_params& p) {
-  return p.reserved[0] |
-         p.reserved[1] |
-         p.reserved[2] |
-         p.reserved[3];
-}
-[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_take_tokens_params& p) {
-  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_take_tokens_params_init");
-  return PROLOGUE_STATUS_OK;
-}
-
 }  // namespace
 
 extern "C" {
@@ -957,20 +249,20 @@ int64_t prologue_packed_weight_bytes(prologue_weight_format format, int64_t rows
 prologue_status prologue_pack_weight(const prologue_pack_weight_params* params, const prologue_execution* execution) {
   if (params == nullptr) return null_argument("prologue_pack_weight", "params");
   if (execution == nullptr) return null_argument("prologue_pack_weight", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_pack_weight", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_pack_weight", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_pack_weight", "params", cpp(*params), "prologue_pack_weight_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_pack_weight", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::pack_weight(cpp(*params), cpp(*execution)); });
 }
 
 prologue_status prologue_rope_frequencies(const prologue_rope_table_params* params, double* inv_freq, double* attention_factor) {
   if (params == nullptr) return null_argument("prologue_rope_frequencies", "params");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_rope_frequencies", "params", *params);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_rope_frequencies", "params", cpp(*params), "prologue_rope_table_params_init");
   return call([&] { return prologue::c::rope_frequencies(cpp(*params), inv_freq, attention_factor); });
 }
 
 prologue_status prologue_rope_cos_sin(const prologue_rope_table_params* params, int64_t max_position, float* cos_sin) {
   if (params == nullptr) return null_argument("prologue_rope_cos_sin", "params");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_rope_cos_sin", "params", *params);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_rope_cos_sin", "params", cpp(*params), "prologue_rope_table_params_init");
   return call([&] { return prologue::c::rope_cos_sin(cpp(*params), max_position, cos_sin); });
 }
 
@@ -994,15 +286,15 @@ prologue_rotary_strides prologue_head_major_strides(int64_t seq_len, int64_t num
 
 prologue_status prologue_rotary_validate(const prologue_rotary_params* params) {
   if (params == nullptr) return null_argument("prologue_rotary_validate", "params");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_rotary_validate", "params", *params);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_rotary_validate", "params", cpp(*params), "prologue_rotary_params_init");
   return call([&] { return prologue::validate(cpp(*params)); });
 }
 
 prologue_status prologue_rotary(const prologue_rotary_params* params, const prologue_execution* execution) {
   if (params == nullptr) return null_argument("prologue_rotary", "params");
   if (execution == nullptr) return null_argument("prologue_rotary", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_rotary", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_rotary", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_rotary", "params", cpp(*params), "prologue_rotary_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_rotary", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::rotary(cpp(*params), cpp(*execution)); });
 }
 
@@ -1011,8 +303,8 @@ prologue_status prologue_rotary_plan_create(const prologue_rotary_params* params
   *plan = nullptr;
   if (params == nullptr) return null_argument("prologue_rotary_plan_create", "params");
   if (execution == nullptr) return null_argument("prologue_rotary_plan_create", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_rotary_plan_create", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_rotary_plan_create", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_rotary_plan_create", "params", cpp(*params), "prologue_rotary_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_rotary_plan_create", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return hand_over(prologue::RotaryPlan::create(cpp(*params), cpp(*execution)), plan); });
 }
 
@@ -1025,8 +317,8 @@ prologue_status prologue_rotary_plan_run(const prologue_rotary_plan* plan, const
   if (plan == nullptr) return null_argument("prologue_rotary_plan_run", "plan");
   if (params == nullptr) return null_argument("prologue_rotary_plan_run", "params");
   if (execution == nullptr) return null_argument("prologue_rotary_plan_run", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_rotary_plan_run", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_rotary_plan_run", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_rotary_plan_run", "params", cpp(*params), "prologue_rotary_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_rotary_plan_run", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return cpp(*plan).run(cpp(*params), cpp(*execution)); });
 }
 
@@ -1041,15 +333,15 @@ prologue_status prologue_set_packed_qkv(prologue_attention_prologue_params* para
 
 prologue_status prologue_attention_prologue_validate(const prologue_attention_prologue_params* params) {
   if (params == nullptr) return null_argument("prologue_attention_prologue_validate", "params");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_attention_prologue_validate", "params", *params);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_attention_prologue_validate", "params", cpp(*params), "prologue_attention_prologue_params_init");
   return call([&] { return prologue::validate(cpp(*params)); });
 }
 
 prologue_status prologue_attention_prologue(const prologue_attention_prologue_params* params, const prologue_execution* execution) {
   if (params == nullptr) return null_argument("prologue_attention_prologue", "params");
   if (execution == nullptr) return null_argument("prologue_attention_prologue", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_attention_prologue", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_attention_prologue", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_attention_prologue", "params", cpp(*params), "prologue_attention_prologue_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_attention_prologue", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::attention_prologue(cpp(*params), cpp(*execution)); });
 }
 
@@ -1058,8 +350,8 @@ prologue_status prologue_attention_prologue_plan_create(const prologue_attention
   *plan = nullptr;
   if (params == nullptr) return null_argument("prologue_attention_prologue_plan_create", "params");
   if (execution == nullptr) return null_argument("prologue_attention_prologue_plan_create", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_attention_prologue_plan_create", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_attention_prologue_plan_create", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_attention_prologue_plan_create", "params", cpp(*params), "prologue_attention_prologue_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_attention_prologue_plan_create", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return hand_over(prologue::AttentionProloguePlan::create(cpp(*params), max_tokens, cpp(*execution)), plan); });
 }
 
@@ -1067,8 +359,8 @@ prologue_status prologue_attention_prologue_plan_run(const prologue_attention_pr
   if (plan == nullptr) return null_argument("prologue_attention_prologue_plan_run", "plan");
   if (params == nullptr) return null_argument("prologue_attention_prologue_plan_run", "params");
   if (execution == nullptr) return null_argument("prologue_attention_prologue_plan_run", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_attention_prologue_plan_run", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_attention_prologue_plan_run", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_attention_prologue_plan_run", "params", cpp(*params), "prologue_attention_prologue_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_attention_prologue_plan_run", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return cpp(*plan).run(cpp(*params), cpp(*execution)); });
 }
 
@@ -1080,40 +372,40 @@ const char* prologue_attention_prologue_plan_kernel(const prologue_attention_pro
 prologue_status prologue_add_bias(const prologue_add_bias_params* params, const prologue_execution* execution) {
   if (params == nullptr) return null_argument("prologue_add_bias", "params");
   if (execution == nullptr) return null_argument("prologue_add_bias", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_add_bias", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_add_bias", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_add_bias", "params", cpp(*params), "prologue_add_bias_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_add_bias", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::add_bias(cpp(*params), cpp(*execution)); });
 }
 
 prologue_status prologue_qk_norm(const prologue_qk_norm_params* params, const prologue_execution* execution) {
   if (params == nullptr) return null_argument("prologue_qk_norm", "params");
   if (execution == nullptr) return null_argument("prologue_qk_norm", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_qk_norm", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_qk_norm", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_qk_norm", "params", cpp(*params), "prologue_qk_norm_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_qk_norm", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::qk_norm(cpp(*params), cpp(*execution)); });
 }
 
 prologue_status prologue_hadamard(const prologue_hadamard_params* params, const prologue_execution* execution) {
   if (params == nullptr) return null_argument("prologue_hadamard", "params");
   if (execution == nullptr) return null_argument("prologue_hadamard", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_hadamard", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_hadamard", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_hadamard", "params", cpp(*params), "prologue_hadamard_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_hadamard", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::hadamard(cpp(*params), cpp(*execution)); });
 }
 
 prologue_status prologue_query_scale(const prologue_query_scale_params* params, const prologue_execution* execution) {
   if (params == nullptr) return null_argument("prologue_query_scale", "params");
   if (execution == nullptr) return null_argument("prologue_query_scale", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_query_scale", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_query_scale", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_query_scale", "params", cpp(*params), "prologue_query_scale_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_query_scale", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::query_scale(cpp(*params), cpp(*execution)); });
 }
 
 prologue_status prologue_kv_write(const prologue_kv_write_params* params, const prologue_execution* execution) {
   if (params == nullptr) return null_argument("prologue_kv_write", "params");
   if (execution == nullptr) return null_argument("prologue_kv_write", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_kv_write", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_kv_write", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_kv_write", "params", cpp(*params), "prologue_kv_write_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_kv_write", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::kv_write(cpp(*params), cpp(*execution)); });
 }
 
@@ -1129,36 +421,36 @@ prologue_status prologue_set_mla_records(prologue_mla_prologue_params* params, v
 
 prologue_status prologue_mla_prologue_validate(const prologue_mla_prologue_params* params) {
   if (params == nullptr) return null_argument("prologue_mla_prologue_validate", "params");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_mla_prologue_validate", "params", *params);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_mla_prologue_validate", "params", cpp(*params), "prologue_mla_prologue_params_init");
   return call([&] { return prologue::validate(cpp(*params)); });
 }
 
 prologue_status prologue_mla_prologue(const prologue_mla_prologue_params* params, const prologue_execution* execution) {
   if (params == nullptr) return null_argument("prologue_mla_prologue", "params");
   if (execution == nullptr) return null_argument("prologue_mla_prologue", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_mla_prologue", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_mla_prologue", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_mla_prologue", "params", cpp(*params), "prologue_mla_prologue_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_mla_prologue", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::mla_prologue(cpp(*params), cpp(*execution)); });
 }
 
 prologue_status prologue_paged_attention_workspace_bytes(const prologue_paged_attention_params* params, prologue_device device, int64_t* bytes) {
   if (params == nullptr) return null_argument("prologue_paged_attention_workspace_bytes", "params");
   if (bytes == nullptr) return null_argument("prologue_paged_attention_workspace_bytes", "bytes");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_paged_attention_workspace_bytes", "params", *params);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_paged_attention_workspace_bytes", "params", cpp(*params), "prologue_paged_attention_params_init");
   return call([&] { return *bytes = prologue::paged_attention_workspace_bytes(cpp(*params), static_cast<prologue::Device>(device)), Status(); });
 }
 
 prologue_status prologue_paged_attention_validate(const prologue_paged_attention_params* params, prologue_device device) {
   if (params == nullptr) return null_argument("prologue_paged_attention_validate", "params");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_paged_attention_validate", "params", *params);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_paged_attention_validate", "params", cpp(*params), "prologue_paged_attention_params_init");
   return call([&] { return prologue::validate(cpp(*params), static_cast<prologue::Device>(device)); });
 }
 
 prologue_status prologue_paged_attention(const prologue_paged_attention_params* params, const prologue_execution* execution) {
   if (params == nullptr) return null_argument("prologue_paged_attention", "params");
   if (execution == nullptr) return null_argument("prologue_paged_attention", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_paged_attention", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_paged_attention", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_paged_attention", "params", cpp(*params), "prologue_paged_attention_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_paged_attention", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::paged_attention(cpp(*params), cpp(*execution)); });
 }
 
@@ -1177,8 +469,8 @@ prologue_status prologue_gemm_validate(const prologue_gemm_params* params, const
   if (params == nullptr) return null_argument("prologue_gemm_validate", "params");
   if (context == nullptr) return null_argument("prologue_gemm_validate", "context");
   if (execution == nullptr) return null_argument("prologue_gemm_validate", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_gemm_validate", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_gemm_validate", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_gemm_validate", "params", cpp(*params), "prologue_gemm_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_gemm_validate", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::validate(cpp(*params), cpp(*context), cpp(*execution)); });
 }
 
@@ -1186,39 +478,39 @@ prologue_status prologue_gemm(const prologue_gemm_params* params, prologue_gemm_
   if (params == nullptr) return null_argument("prologue_gemm", "params");
   if (context == nullptr) return null_argument("prologue_gemm", "context");
   if (execution == nullptr) return null_argument("prologue_gemm", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_gemm", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_gemm", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_gemm", "params", cpp(*params), "prologue_gemm_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_gemm", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::gemm(cpp(*params), cpp(*context), cpp(*execution)); });
 }
 
 prologue_status prologue_norm(const prologue_norm_params* params, const prologue_execution* execution) {
   if (params == nullptr) return null_argument("prologue_norm", "params");
   if (execution == nullptr) return null_argument("prologue_norm", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_norm", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_norm", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_norm", "params", cpp(*params), "prologue_norm_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_norm", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::norm(cpp(*params), cpp(*execution)); });
 }
 
 prologue_status prologue_activation(const prologue_activation_params* params, const prologue_execution* execution) {
   if (params == nullptr) return null_argument("prologue_activation", "params");
   if (execution == nullptr) return null_argument("prologue_activation", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_activation", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_activation", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_activation", "params", cpp(*params), "prologue_activation_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_activation", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::activation(cpp(*params), cpp(*execution)); });
 }
 
 prologue_status prologue_add(const prologue_add_params* params, const prologue_execution* execution) {
   if (params == nullptr) return null_argument("prologue_add", "params");
   if (execution == nullptr) return null_argument("prologue_add", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_add", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_add", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_add", "params", cpp(*params), "prologue_add_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_add", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::add(cpp(*params), cpp(*execution)); });
 }
 
 prologue_status prologue_projection_workspace_bytes(const prologue_projection_params* params, int64_t* bytes) {
   if (params == nullptr) return null_argument("prologue_projection_workspace_bytes", "params");
   if (bytes == nullptr) return null_argument("prologue_projection_workspace_bytes", "bytes");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_projection_workspace_bytes", "params", *params);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_projection_workspace_bytes", "params", cpp(*params), "prologue_projection_params_init");
   return call([&] { return *bytes = prologue::projection_workspace_bytes(cpp(*params)), Status(); });
 }
 
@@ -1226,8 +518,8 @@ prologue_status prologue_projection_validate(const prologue_projection_params* p
   if (params == nullptr) return null_argument("prologue_projection_validate", "params");
   if (context == nullptr) return null_argument("prologue_projection_validate", "context");
   if (execution == nullptr) return null_argument("prologue_projection_validate", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_projection_validate", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_projection_validate", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_projection_validate", "params", cpp(*params), "prologue_projection_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_projection_validate", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::validate(cpp(*params), cpp(*context), cpp(*execution)); });
 }
 
@@ -1235,15 +527,15 @@ prologue_status prologue_projection(const prologue_projection_params* params, pr
   if (params == nullptr) return null_argument("prologue_projection", "params");
   if (context == nullptr) return null_argument("prologue_projection", "context");
   if (execution == nullptr) return null_argument("prologue_projection", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_projection", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_projection", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_projection", "params", cpp(*params), "prologue_projection_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_projection", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::projection(cpp(*params), cpp(*context), cpp(*execution)); });
 }
 
 prologue_status prologue_qkv_prologue_workspace_bytes(const prologue_qkv_prologue_params* params, int64_t* bytes) {
   if (params == nullptr) return null_argument("prologue_qkv_prologue_workspace_bytes", "params");
   if (bytes == nullptr) return null_argument("prologue_qkv_prologue_workspace_bytes", "bytes");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_qkv_prologue_workspace_bytes", "params", *params);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_qkv_prologue_workspace_bytes", "params", cpp(*params), "prologue_qkv_prologue_params_init");
   return call([&] { return *bytes = prologue::qkv_prologue_workspace_bytes(cpp(*params)), Status(); });
 }
 
@@ -1251,8 +543,8 @@ prologue_status prologue_qkv_prologue_validate(const prologue_qkv_prologue_param
   if (params == nullptr) return null_argument("prologue_qkv_prologue_validate", "params");
   if (context == nullptr) return null_argument("prologue_qkv_prologue_validate", "context");
   if (execution == nullptr) return null_argument("prologue_qkv_prologue_validate", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_qkv_prologue_validate", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_qkv_prologue_validate", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_qkv_prologue_validate", "params", cpp(*params), "prologue_qkv_prologue_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_qkv_prologue_validate", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::validate(cpp(*params), cpp(*context), cpp(*execution)); });
 }
 
@@ -1260,15 +552,15 @@ prologue_status prologue_qkv_prologue(const prologue_qkv_prologue_params* params
   if (params == nullptr) return null_argument("prologue_qkv_prologue", "params");
   if (context == nullptr) return null_argument("prologue_qkv_prologue", "context");
   if (execution == nullptr) return null_argument("prologue_qkv_prologue", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_qkv_prologue", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_qkv_prologue", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_qkv_prologue", "params", cpp(*params), "prologue_qkv_prologue_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_qkv_prologue", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::qkv_prologue(cpp(*params), cpp(*context), cpp(*execution)); });
 }
 
 prologue_status prologue_attention_layer_workspace_bytes(const prologue_attention_layer_params* params, prologue_device device, int64_t* bytes) {
   if (params == nullptr) return null_argument("prologue_attention_layer_workspace_bytes", "params");
   if (bytes == nullptr) return null_argument("prologue_attention_layer_workspace_bytes", "bytes");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_attention_layer_workspace_bytes", "params", *params);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_attention_layer_workspace_bytes", "params", cpp(*params), "prologue_attention_layer_params_init");
   return call([&] { return store(prologue::attention_layer_workspace_bytes(cpp(*params), static_cast<prologue::Device>(device)), bytes); });
 }
 
@@ -1276,23 +568,23 @@ prologue_status prologue_attention_layer(const prologue_attention_layer_params* 
   if (params == nullptr) return null_argument("prologue_attention_layer", "params");
   if (gemm_context == nullptr) return null_argument("prologue_attention_layer", "gemm_context");
   if (execution == nullptr) return null_argument("prologue_attention_layer", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_attention_layer", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_attention_layer", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_attention_layer", "params", cpp(*params), "prologue_attention_layer_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_attention_layer", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::attention_layer(cpp(*params), cpp(*gemm_context), cpp(*execution)); });
 }
 
 prologue_status prologue_moe_route(const prologue_moe_route_params* params, const prologue_execution* execution) {
   if (params == nullptr) return null_argument("prologue_moe_route", "params");
   if (execution == nullptr) return null_argument("prologue_moe_route", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_moe_route", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_moe_route", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_moe_route", "params", cpp(*params), "prologue_moe_route_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_moe_route", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::moe_route(cpp(*params), cpp(*execution)); });
 }
 
 prologue_status prologue_moe_gemm_workspace_bytes(const prologue_moe_gemm_params* params, prologue_device device, int64_t* bytes) {
   if (params == nullptr) return null_argument("prologue_moe_gemm_workspace_bytes", "params");
   if (bytes == nullptr) return null_argument("prologue_moe_gemm_workspace_bytes", "bytes");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_moe_gemm_workspace_bytes", "params", *params);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_moe_gemm_workspace_bytes", "params", cpp(*params), "prologue_moe_gemm_params_init");
   return call([&] { return *bytes = prologue::moe_gemm_workspace_bytes(cpp(*params), static_cast<prologue::Device>(device)), Status(); });
 }
 
@@ -1300,8 +592,8 @@ prologue_status prologue_moe_gemm_validate(const prologue_moe_gemm_params* param
   if (params == nullptr) return null_argument("prologue_moe_gemm_validate", "params");
   if (context == nullptr) return null_argument("prologue_moe_gemm_validate", "context");
   if (execution == nullptr) return null_argument("prologue_moe_gemm_validate", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_moe_gemm_validate", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_moe_gemm_validate", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_moe_gemm_validate", "params", cpp(*params), "prologue_moe_gemm_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_moe_gemm_validate", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::validate(cpp(*params), cpp(*context), cpp(*execution)); });
 }
 
@@ -1309,72 +601,72 @@ prologue_status prologue_moe_gemm(const prologue_moe_gemm_params* params, prolog
   if (params == nullptr) return null_argument("prologue_moe_gemm", "params");
   if (context == nullptr) return null_argument("prologue_moe_gemm", "context");
   if (execution == nullptr) return null_argument("prologue_moe_gemm", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_moe_gemm", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_moe_gemm", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_moe_gemm", "params", cpp(*params), "prologue_moe_gemm_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_moe_gemm", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::moe_gemm(cpp(*params), cpp(*context), cpp(*execution)); });
 }
 
 prologue_status prologue_moe_combine(const prologue_moe_combine_params* params, const prologue_execution* execution) {
   if (params == nullptr) return null_argument("prologue_moe_combine", "params");
   if (execution == nullptr) return null_argument("prologue_moe_combine", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_moe_combine", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_moe_combine", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_moe_combine", "params", cpp(*params), "prologue_moe_combine_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_moe_combine", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::moe_combine(cpp(*params), cpp(*execution)); });
 }
 
 prologue_status prologue_embedding(const prologue_embedding_params* params, const prologue_execution* execution) {
   if (params == nullptr) return null_argument("prologue_embedding", "params");
   if (execution == nullptr) return null_argument("prologue_embedding", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_embedding", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_embedding", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_embedding", "params", cpp(*params), "prologue_embedding_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_embedding", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::embedding(cpp(*params), cpp(*execution)); });
 }
 
 prologue_status prologue_gather_cos_sin(const prologue_gather_cos_sin_params* params, const prologue_execution* execution) {
   if (params == nullptr) return null_argument("prologue_gather_cos_sin", "params");
   if (execution == nullptr) return null_argument("prologue_gather_cos_sin", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_gather_cos_sin", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_gather_cos_sin", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_gather_cos_sin", "params", cpp(*params), "prologue_gather_cos_sin_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_gather_cos_sin", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::gather_cos_sin(cpp(*params), cpp(*execution)); });
 }
 
 prologue_status prologue_scale_logits(const prologue_scale_logits_params* params, const prologue_execution* execution) {
   if (params == nullptr) return null_argument("prologue_scale_logits", "params");
   if (execution == nullptr) return null_argument("prologue_scale_logits", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_scale_logits", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_scale_logits", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_scale_logits", "params", cpp(*params), "prologue_scale_logits_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_scale_logits", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::scale_logits(cpp(*params), cpp(*execution)); });
 }
 
 prologue_status prologue_sample(const prologue_sampling_params* params, const prologue_execution* execution) {
   if (params == nullptr) return null_argument("prologue_sample", "params");
   if (execution == nullptr) return null_argument("prologue_sample", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_sample", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_sample", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_sample", "params", cpp(*params), "prologue_sampling_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_sample", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::sample(cpp(*params), cpp(*execution)); });
 }
 
 prologue_status prologue_logprobs(const prologue_logprobs_params* params, const prologue_execution* execution) {
   if (params == nullptr) return null_argument("prologue_logprobs", "params");
   if (execution == nullptr) return null_argument("prologue_logprobs", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_logprobs", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_logprobs", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_logprobs", "params", cpp(*params), "prologue_logprobs_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_logprobs", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::logprobs(cpp(*params), cpp(*execution)); });
 }
 
 prologue_status prologue_end_step(const prologue_end_step_params* params, const prologue_execution* execution) {
   if (params == nullptr) return null_argument("prologue_end_step", "params");
   if (execution == nullptr) return null_argument("prologue_end_step", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_end_step", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_end_step", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_end_step", "params", cpp(*params), "prologue_end_step_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_end_step", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::end_step(cpp(*params), cpp(*execution)); });
 }
 
 prologue_status prologue_take_tokens(const prologue_take_tokens_params* params, const prologue_execution* execution) {
   if (params == nullptr) return null_argument("prologue_take_tokens", "params");
   if (execution == nullptr) return null_argument("prologue_take_tokens", "execution");
-  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_take_tokens", "params", *params);
-  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_take_tokens", "execution", *execution);
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_take_tokens", "params", cpp(*params), "prologue_take_tokens_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_take_tokens", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::take_tokens(cpp(*params), cpp(*execution)); });
 }
 

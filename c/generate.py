@@ -16,6 +16,7 @@ here. Only the standard library is needed.
 import os
 import re
 import sys
+import textwrap
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -314,6 +315,8 @@ class Interface:
             reserved = [member.name == "reserved" and member.array is not None for member in struct.members()]
             if reserved[-1] == (struct.name in FIXED) or any(reserved[:-1]):
                 fail("%s: end it in `uint64_t reserved[n] = {};`, or list it in FIXED" % struct.name)
+            if any(member.array and member.type == "uint64_t" and member.name != "reserved" for member in struct.members()):
+                fail("%s: an array of uint64_t would be taken for reserved words (c/boundary.h)" % struct.name)
 
     def check_names(self):
         names = {}
@@ -618,20 +621,9 @@ def header_text(api, version):
 
 # ---- functions.cpp
 
-def reserved_members(api, struct, path=""):
-    """(path, number of words) of every reserved array of a struct and of the structs inside of it."""
-    found = []
-    for member in struct.members():
-        count = None
-        if member.array:
-            count = api.constants[member.array].value if member.array in api.constants else int(member.array)
-        if member.name == "reserved" and count:
-            found.append((path + "reserved", count))
-        elif member.type in api.structs:
-            for index in range(count) if count else [None]:
-                inner = path + member.name + ("" if index is None else "[%d]" % index) + "."
-                found += reserved_members(api, api.structs[member.type], inner)
-    return found
+def has_reserved(api, struct):
+    """Whether the struct, or one inside of it, has reserved words."""
+    return any(m.name == "reserved" or (m.type in api.structs and has_reserved(api, api.structs[m.type])) for m in struct.members())
 
 
 def definition(api, f):
@@ -649,8 +641,8 @@ def definition(api, f):
             checks.append('  if (%s == nullptr) return null_argument("%s", "%s");' % (name, f.c, name))
             if m.group(2) in api.structs:
                 passed.append("cpp(*%s)" % name)
-                if m.group(1) and reserved_members(api, api.structs[m.group(2)]):
-                    reserved.append(name)
+                if m.group(1) and has_reserved(api, api.structs[m.group(2)]):
+                    reserved.append((name, c_name(m.group(2)) + "_init"))
             else:
                 passed.append("cpp(*%s)" % name)
         elif type_ in api.enums:
@@ -659,8 +651,9 @@ def definition(api, f):
             passed.append(name)
     if out:
         checks.append('  if (%s == nullptr) return null_argument("%s", "%s");' % (out_name, f.c, out_name))
-    for name in reserved:
-        checks.append('  if (reserved_bits(*%s) != 0) [[unlikely]] return reserved_argument("%s", "%s", *%s);' % (name, f.c, name, name))
+    for name, init in reserved:
+        checks.append('  if (reserved_bits(cpp(*%s)) != 0) [[unlikely]] return reserved_argument("%s", "%s", cpp(*%s), "%s");'
+                      % (name, f.c, name, name, init))
     target = "cpp(*%s).%s" % (handle, f.name) if handle else f.scope + (f.owner + "::" if f.owner else "") + f.name
     call = "%s(%s)" % (target, ", ".join(passed))
     body = list(checks)
@@ -715,21 +708,6 @@ def functions_text(api):
         lines.append("PROLOGUE_SAME(%s, %s%s)" % (c_name(struct.name), struct.scope, struct.name))
     for handle in api.handles.values():
         lines.append("PROLOGUE_SAME(%s, %s%s)" % (c_name(handle.name), handle.scope, handle.name))
-    lines += ["", "// Returns all reserved words of a struct in one, or where they are."]
-    for struct in api.structs.values():
-        reserved = reserved_members(api, struct)
-        if not reserved:
-            continue
-        words = ["p.%s[%d]" % (path, i) for path, count in reserved for i in range(count)]
-        lines.append("[[maybe_unused]] uint64_t reserved_bits(const %s& p) {" % c_name(struct.name))
-        lines.append("  return " + " |\n         ".join(words) + ";")
-        lines.append("}")
-        lines.append("[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const %s& p) {"
-                     % c_name(struct.name))
-        for path, count in reserved:
-            lines.append('  if (any(p.%s)) return used_reserve(function, argument, "%s", "%s_init");'
-                         % (path, path, c_name(struct.name)))
-        lines += ["  return PROLOGUE_STATUS_OK;", "}"]
     lines += ["", "}  // namespace", "", 'extern "C" {', ""]
     for struct in api.structs.values():
         c = c_name(struct.name)
@@ -773,10 +751,10 @@ def members_text(api):
         lines.append("}  // namespace %s" % scope[:-2])
     lines += ["", "namespace prologue {", "", "#define PROLOGUE_VISIT(member) visit(#member, of.member...)"]
     for struct in api.structs.values():
-        visits = ["PROLOGUE_VISIT(%s)" % member.name for member in struct.members()]
+        visits = " && ".join("PROLOGUE_VISIT(%s)" % member.name for member in struct.members())
         lines += ["", "template <>", "struct Members<%s%s> {" % (struct.scope, struct.name), "  template <class Visit, class... Of>",
-                  "  static constexpr bool visit(const Visit& visit, Of&... of) {", "    return " + " &&\n           ".join(visits) + ";",
-                  "  }", "};"]
+                  "  static constexpr bool visit(const Visit& visit, Of&... of) {",
+                  *textwrap.wrap(visits + ";", 120, initial_indent="    return ", subsequent_indent=" " * 11), "  }", "};"]
     return "\n".join(lines + ["", "#undef PROLOGUE_VISIT", "", "}  // namespace prologue", ""])
 
 

@@ -73,7 +73,7 @@ class PlanChecks {
   }
 
   template <class Value>
-  Status difference(const MemberPath& path, const Value& of_plan, const Value& of_run) const {
+  [[gnu::noinline, gnu::cold]] Status difference(const MemberPath& path, const Value& of_plan, const Value& of_run) const {
     if constexpr (std::is_pointer_v<Value>) {
       const bool is_null = of_run == nullptr;
       return invalid_argument(operation_, ": ", text_of(path), is_null ? " is null, but" : " is given, but",
