@@ -76,19 +76,86 @@ void fill_core(const AttentionPrologueParams& p, CoreArgs<Tensor>& args) {
   if (args.slots == nullptr) args.slots = args.positions, args.slot_step = args.position_step;
 }
 
-void fill_scale(TensorExtras& extras, KvScaling scaling, float* scale, const PageStrides& computed_strides) {
-  extras.scale = reinterpret_cast<char*>(scale);
-  if (scaling == KvScaling::none) {
-    extras.scale_from = ScaleFrom::nothing;
-  } else if (scaling == KvScaling::token_head) {
-    extras.scale_from = ScaleFrom::computed;
-    extras.scale_page = bytes_of<int64_t>(computed_strides.page, 32);
-    extras.scale_token = bytes_of<int64_t>(computed_strides.token, 32);
-    extras.scale_head = bytes_of<int64_t>(computed_strides.head, 32);
-  } else {
-    extras.scale_from = ScaleFrom::given;
-    extras.scale_head = scaling == KvScaling::head ? 4 : 0;
+// Of Q as fp8, and of K and V: the type that is stored and its scales. LeanTensor and TensorExtras have the same members for it.
+template <class Tensor>
+void fill_stores(const AttentionPrologueParams& p, Tensor (&tensors)[3]) {
+  const auto fill = [](Tensor& tensor, DType type, KvScaling scaling, float* scales, const PageStrides& computed_strides) {
+    using Stride = decltype(tensor.scale_page);
+    tensor.store = type;
+    if (scaling == KvScaling::none) return;
+    tensor.scale = reinterpret_cast<char*>(scales);
+    tensor.scale_from = scaling == KvScaling::token_head ? ScaleFrom::computed : ScaleFrom::given;
+    if (scaling == KvScaling::token_head) {
+      tensor.scale_page = bytes_of<Stride>(computed_strides.page, 32);
+      tensor.scale_token = bytes_of<Stride>(computed_strides.token, 32);
+      tensor.scale_head = bytes_of<Stride>(computed_strides.head, 32);
+    } else if (scaling == KvScaling::head) {
+      tensor.scale_head = 4;
+    }
+  };
+  if (p.q8_out.data != nullptr) fill(tensors[0], p.q8_out.type, p.q8_out.scaling, p.q8_out.scale, {0, p.num_q_heads, 1});
+  const auto fill_side = [&](Tensor& tensor, const PagedHeads& side) {
+    if (side.data == nullptr || side.format.type == p.dtype) return;
+    fill(tensor, side.format.type, side.format.scaling, side.scale, side.scale_strides);
+  };
+  fill_side(tensors[1], p.cache.k);
+  fill_side(tensors[2], p.cache.v);
+}
+
+// k_out and v_out. MoreTensor and TensorExtras have the same members for it.
+template <class Tensor>
+void fill_second_outputs(const AttentionPrologueParams& p, Tensor (&tensors)[3]) {
+  const int64_t bits = dtype_size(p.dtype) * 8;
+  const auto fill = [&](Tensor& tensor, const MutableHeadsView& out) {
+    using Stride = decltype(tensor.second_token);
+    tensor.second_out = static_cast<char*>(out.data);
+    tensor.second_token = bytes_of<Stride>(out.token_stride, bits);
+    tensor.second_head = bytes_of<Stride>(out.head_stride, bits);
+  };
+  fill(tensors[1], p.k_out);
+  fill(tensors[2], p.v_out);
+}
+
+void fill_steps(const HeadPlan& plan, LeanTensor& tensor) {
+  tensor.bias = bytes_of(plan.bias);
+  tensor.weight = bytes_of(plan.norm.weight);
+  tensor.eps = plan.norm.eps;
+  tensor.weight_offset = plan.norm.weight_offset;
+  tensor.inverse_count = plan.inverse_count;
+}
+
+void fill_steps(const HeadPlan& plan, MoreTensor& tensor) {
+  const HeadNorm& norm = plan.norm;
+  tensor.norm = norm.placement;
+  tensor.kind = norm.kind;
+  tensor.scope = norm.scope;
+  tensor.float_weights = norm.weight_type == DType::f32 ? 1 : 0;
+  tensor.weight_head = bytes_of<uint32_t>(norm.weight_head_stride, dtype_bits(norm.weight_type));
+  tensor.norm_bias = bytes_of(norm.bias);
+  tensor.hadamard_block = plan.hadamard_block;
+  tensor.hadamard_factor = plan.hadamard_factor;
+}
+
+// What the instances with steps have in common.
+void fill_lean(const AttentionPrologueParams& p, int features, const HeadPlans& plans, LeanArgs& args) {
+  fill_core(p, args);
+  const TokenPlaces& t = p.places;
+  if (t.positions.data == nullptr && (features & kDerived) == 0) args.max_position = 0;
+  args.features = features;
+  fill_steps(plans.q, args.tensors[0]);
+  fill_steps(plans.k, args.tensors[1]);
+  fill_steps(plans.v, args.tensors[2]);
+  for (LeanTensor& tensor : args.tensors) tensor.scale = const_cast<char*>(tensor.in);  // read, but not used
+  fill_stores(p, args.tensors);
+  args.axes.pair_axis = p.rope.pair_axis;
+  for (int64_t axis = 1; axis < p.rope.num_axes; ++axis) {
+    args.axes.offset[axis - 1] = axis * t.position_axis_stride * step_of(t.positions);
   }
+  args.sequences = sequence_args(t);
+  const PageTable& table = t.page_table;
+  args.page_table = {table.block_table, static_cast<uint32_t>(table.block_table_stride),
+                     static_cast<uint32_t>(std::min(table.max_pages_per_seq * p.cache.page_size, int64_t{INT32_MAX})),
+                     static_cast<uint32_t>(p.cache.num_pages)};
 }
 
 }  // namespace
@@ -102,88 +169,18 @@ void fill(const AttentionPrologueParams& p, int features, PlainArgs& args) {
 }
 
 void fill(const AttentionPrologueParams& p, int features, LeanArgs& args) {
-  fill_core(p, args);
-  if (p.places.positions.data == nullptr && (features & kDerived) == 0) args.max_position = 0;
-  args.features = features;
-  LeanTensor &q = args.tensors[0], &k = args.tensors[1], &v = args.tensors[2];
-  q.bias = bytes_of(p.bias.q);
-  k.bias = bytes_of(p.bias.k);
-  v.bias = bytes_of(p.bias.v);
-
-  q.weight = bytes_of(p.q_norm.weight);
-  k.weight = bytes_of(p.k_norm.weight);
-  v.weight = q.heads > 0 ? q.weight : k.weight;  // read, but not used
-  const auto norm = [&](LeanTensor& tensor, const HeadNorm& n) {
-    tensor.eps = n.eps;
-    tensor.weight_offset = n.weight_offset;
-    tensor.inverse_count = 1.0f / static_cast<float>(p.head_dim);
-  };
-  norm(q, p.q_norm);
-  norm(k, p.k_norm);
-
-  for (LeanTensor& tensor : args.tensors) tensor.scale = const_cast<char*>(tensor.in);  // read, but not used
-  const auto scale = [](LeanTensor& tensor, DType type, KvScaling scaling, float* scales, const PageStrides& strides) {
-    tensor.store = type;
-    if (scaling == KvScaling::none) return;
-    tensor.scale = reinterpret_cast<char*>(scales);
-    tensor.scale_from = scaling == KvScaling::token_head ? ScaleFrom::computed : ScaleFrom::given;
-    if (scaling == KvScaling::token_head) {
-      tensor.scale_page = bytes_of<uint32_t>(strides.page, 32);
-      tensor.scale_token = bytes_of<uint32_t>(strides.token, 32);
-      tensor.scale_head = bytes_of<uint32_t>(strides.head, 32);
-    } else if (scaling == KvScaling::head) {
-      tensor.scale_head = 4;
-    }
-  };
-  if (p.q8_out.data != nullptr) {
-    scale(q, p.q8_out.type, p.q8_out.scaling, p.q8_out.scale, {0, p.num_q_heads, 1});
-  }
-  const auto scale_side = [&](LeanTensor& tensor, const PagedHeads& side) {
-    if (side.format.type != p.dtype) scale(tensor, side.format.type, side.format.scaling, side.scale, side.scale_strides);
-  };
-  if (has_k(p)) scale_side(k, p.cache.k);
-  if (has_v(p)) scale_side(v, p.cache.v);
-
-  const TokenPlaces& t = p.places;
-  args.axes.pair_axis = p.rope.pair_axis;
-  for (int64_t axis = 1; axis < p.rope.num_axes; ++axis) {
-    args.axes.offset[axis - 1] = axis * t.position_axis_stride * step_of(t.positions);
-  }
-  args.sequences = sequence_args(t);
-  const PageTable& table = t.page_table;
-  args.page_table = {table.block_table, static_cast<uint32_t>(table.block_table_stride),
-                     static_cast<uint32_t>(std::min(table.max_pages_per_seq * p.cache.page_size, int64_t{INT32_MAX})),
-                     static_cast<uint32_t>(p.cache.num_pages)};
+  fill_lean(p, features, head_plans(p), args);
+  args.tensors[2].weight = args.tensors[args.tensors[0].heads > 0 ? 0 : 1].weight;  // read, but not used
 }
 
 void fill(const AttentionPrologueParams& p, int features, MoreArgs& args) {
-  fill(p, features, static_cast<LeanArgs&>(args));
-  const int64_t bits = dtype_size(p.dtype) * 8;
-  const auto more = [&](LeanTensor& tensor, MoreTensor& extra, const HeadNorm& norm, const MutableHeadsView& second) {
-    const int64_t weight_bits = dtype_bits(norm.weight_type);
-    tensor.weight = bytes_of(norm.weight);
-    tensor.eps = norm.eps;
-    tensor.weight_offset = norm.weight_offset;
-    const int64_t heads = norm.scope == NormScope::token ? tensor.heads : 1;
-    tensor.inverse_count = 1.0f / static_cast<float>(heads * p.head_dim);
-    extra.norm = norm.placement;
-    extra.kind = norm.kind;
-    extra.scope = norm.scope;
-    extra.float_weights = weight_bits == 32 ? 1 : 0;
-    extra.weight_head = bytes_of<uint32_t>(norm.weight_head_stride, weight_bits);
-    extra.norm_bias = bytes_of(norm.bias);
-    extra.second_out = static_cast<char*>(second.data);
-    extra.second_token = bytes_of<uint32_t>(second.token_stride, bits);
-    extra.second_head = bytes_of<uint32_t>(second.head_stride, bits);
-  };
-  more(args.tensors[0], args.more[0], p.q_norm, {});
-  more(args.tensors[1], args.more[1], p.k_norm, p.k_out);
-  more(args.tensors[2], args.more[2], p.v_norm, p.v_out);
-  for (MoreTensor* rotated : {&args.more[0], &args.more[1]}) {
-    rotated->hadamard_block = static_cast<int32_t>(p.hadamard_block);
-    rotated->hadamard_factor = hadamard_factor(p.hadamard_block);
-  }
-  args.rounds = p.rounding == Rounding::per_step ? 1 : 0;
+  const HeadPlans plans = head_plans(p);
+  fill_lean(p, features, plans, args);
+  fill_steps(plans.q, args.more[0]);
+  fill_steps(plans.k, args.more[1]);
+  fill_steps(plans.v, args.more[2]);
+  fill_second_outputs(p, args.more);
+  args.rounds = plans.q.rounds;
   args.past_table = p.rope.past_table;
   args.q_scale = p.q_scale;
   args.inverse = p.rope.inverse;
@@ -192,53 +189,27 @@ void fill(const AttentionPrologueParams& p, int features, MoreArgs& args) {
 
 void fill(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& args) {
   fill_tensors<int64_t>(p, args.tensors);
-  const int64_t bits = dtype_size(p.dtype) * 8;
-  TensorExtras& q = args.extras[0];
-  TensorExtras& k = args.extras[1];
-  TensorExtras& v = args.extras[2];
+  fill_stores(p, args.extras);
+  fill_second_outputs(p, args.extras);
   const HeadPlans plans = head_plans(p);
-  q.plan = plans.q;
-  k.plan = plans.k;
-  v.plan = plans.v;
-
-  const auto layout = [&](TensorExtras& extras, int64_t head_dim, bool rotates) {
+  const auto steps = [&](TensorExtras& extras, const HeadPlan& plan, bool rotates) {
+    extras.plan = plan;
     extras.rotates = rotates ? 1 : 0;
-    const bool halves = (head_dim / 2) % vector == 0;
-    extras.layout = {{static_cast<int32_t>(head_dim), static_cast<int32_t>(halves ? head_dim : 0), 0, RopeStyle::neox}, 1};
+    const bool halves = (plan.width / 2) % vector == 0;
+    extras.layout = {{static_cast<int32_t>(plan.width), static_cast<int32_t>(halves ? plan.width : 0), 0, RopeStyle::neox}, 1};
     if (rotates) extras.layout = block_layout_of(p);
   };
-  layout(q, p.head_dim, p.rope.rotary_dim > 0);
-  layout(k, p.head_dim, p.rope.rotary_dim > 0);
-  layout(v, v_head_dim(p), false);
-
+  steps(args.extras[0], plans.q, p.rope.rotary_dim > 0);
+  steps(args.extras[1], plans.k, p.rope.rotary_dim > 0);
+  steps(args.extras[2], plans.v, false);
   const auto rotated = [&](TensorExtras& extras, const HeadsView& in) {
+    const int64_t bits = dtype_size(p.dtype) * 8;
     extras.rotated_in = bytes_of(in.data);
     extras.rotated_token = bytes_of<int64_t>(in.token_stride, bits);
     extras.rotated_head = bytes_of<int64_t>(in.head_stride, bits);
   };
-  rotated(q, p.q_rope);
-  rotated(k, p.k_rope);
-
-  k.second_out = static_cast<char*>(p.k_out.data);
-  k.second_token = bytes_of<int64_t>(p.k_out.token_stride, bits);
-  k.second_head = bytes_of<int64_t>(p.k_out.head_stride, bits);
-  v.second_out = static_cast<char*>(p.v_out.data);
-  v.second_token = bytes_of<int64_t>(p.v_out.token_stride, bits);
-  v.second_head = bytes_of<int64_t>(p.v_out.head_stride, bits);
-
-  if (p.q8_out.data != nullptr) {
-    q.store = p.q8_out.type;
-    fill_scale(q, p.q8_out.scaling, p.q8_out.scale, {0, p.num_q_heads, 1});
-  }
-  const auto store = [&](TensorExtras& extras, const PagedHeads& side) {
-    if (side.format.type != p.dtype) extras.store = side.format.type;
-    if (dtype_is_quantized(side.format.type)) fill_scale(extras, side.format.scaling, side.scale, side.scale_strides);
-  };
-  if (writes_cache(p)) {
-    store(k, p.cache.k);
-    store(v, p.cache.v);
-  }
-
+  rotated(args.extras[0], p.q_rope);
+  rotated(args.extras[1], p.k_rope);
   args.token = token_args(p);
   args.rope = p.rope;
   args.layout = block_layout_of(p);
