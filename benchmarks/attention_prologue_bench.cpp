@@ -439,7 +439,7 @@ void run_every_instance(bench::Bench& bench, const Shape& shape, int64_t num_tok
     point_at(p, problem, 0);
     bool chosen = false;
     std::vector<bench::NamedCase> cases;
-    for (const auto& instance : cuda::instances_of(p)) {
+    for (const auto& instance : cuda::instances_of(p, true)) {
       const bool is_chosen = !chosen && num_tokens <= instance.max_tokens;
       chosen = chosen || is_chosen;
       const auto run = [=](const Execution& execution, int64_t rotation) mutable {

@@ -117,20 +117,24 @@ bool lanes_fit(const AttentionPrologueParams& p, int features, const Instance& i
   return (fill_warps(p.num_q_heads, lanes) + fill_warps(k_heads, lanes)) * lanes <= instance.threads;
 }
 
-// Whether a family can run a call: its features are exactly those of the call, or it decides at run time which of its steps and
-// layouts a call has. `vector`: the widest that the data allow.
-bool serves(const Family& family, int64_t vector, const AttentionPrologueParams& p) {
+// How a family that decides at run time fits a call: with the call's layouts and steps, or with more of them.
+enum class Fit { close, any };
+
+// Whether a family can run a call: its features are exactly those of the call, or it runs any mixture of steps. `vector`: the
+// widest that the data allow.
+bool serves(const Family& family, int64_t vector, const AttentionPrologueParams& p, Fit fit = Fit::close) {
   if (family.vector > vector) return false;
   if (family.general != nullptr) return true;
   int features = features_of(p, family.vector);
   if (features < 0 || !lanes_fit(p, family.features, family.instances.back())) return false;
-  if ((family.features & (kAnySteps | kMoreSteps)) != 0) {
-    constexpr int kFixed = kAxes | kDerived | kTokenNorm, kMayHave = kLayouts | kEveryStep,
+  if ((family.features & (kCommonSteps | kMostSteps)) != 0) {
+    constexpr int kFixed = kAxes | kDerived | kTokenNorm, kChoice = kLayouts | kEveryStep,
                   kMixed = kBias | kNorm | kGivenScales | kComputedScales;
-    if ((features & kFixed) != (family.features & kFixed) || (features & kMayHave & ~family.features) != 0) return false;
-    if ((family.features & kMoreSteps) != 0) return true;
-    const bool norms_layouts = (features & kNorm) != 0 && (family.features & kLayouts) != 0;  // kAnySteps cannot
-    return (features & ~(kFixed | kMayHave | kMixed)) == 0 && !norms_layouts;
+    const int lacking = features & kChoice & ~family.features, unused = family.features & kChoice & ~features;
+    if ((features & kFixed) != (family.features & kFixed) || lacking != 0 || (unused != 0 && fit == Fit::close)) return false;
+    if ((family.features & kMostSteps) != 0) return true;
+    const bool norms_layouts = (features & kNorm) != 0 && (family.features & kLayouts) != 0;  // kCommonSteps cannot
+    return (features & ~(kFixed | kChoice | kMixed)) == 0 && !norms_layouts;
   }
   if ((features & kFourBits) != 0) features &= ~(kGivenScales | kComputedScales);  // it has both
   return (features | kLayouts) == (family.features | kLayouts) && (features & ~family.features) == 0;
@@ -159,8 +163,8 @@ Status launch_family(const Family& family, const AttentionPrologueParams& p, cud
 std::string family_name(const Family& family) {
   if (family.general != nullptr) return str_cat(dtype_name(family.dtype), " general, ", family.vector, " channels");
   constexpr const char* kNames[] = {"layouts",    "bias",       "norm",      "given_scales", "computed_scales",
-                                    "axes",       "derived",    "per_token", "any_steps",    "four_bits",
-                                    "more_steps", "token_norm", "every_step"};
+                                    "axes",       "derived",    "per_token", "common_steps", "four_bits",
+                                    "most_steps", "token_norm", "every_step"};
   std::string features;
   for (size_t i = 0; i < std::size(kNames); ++i) {
     if ((family.features >> i & 1) != 0) features += str_cat(features.empty() ? "" : "+", kNames[i]);
@@ -176,12 +180,12 @@ std::string instance_name(const Family& family, const Instance& instance) {
 
 }  // namespace
 
-std::vector<KernelInstance<AttentionPrologueParams>> instances_of(const AttentionPrologueParams& unresolved) {
+std::vector<KernelInstance<AttentionPrologueParams>> instances_of(const AttentionPrologueParams& unresolved, bool all) {
   const AttentionPrologueParams params = resolved(unresolved);
   std::vector<KernelInstance<AttentionPrologueParams>> list;
   const int64_t vector = widest_vector(params);
   for (const Family& family : families_of(params.dtype)) {
-    if (!serves(family, vector, params)) continue;
+    if (!serves(family, vector, params, all ? Fit::any : Fit::close)) continue;
     if (family.general != nullptr) {
       list.push_back({family_name(family), kAnyTokens, [&family](const AttentionPrologueParams& p, cudaStream_t stream) {
                         return launch_general(family, resolved(p), stream);

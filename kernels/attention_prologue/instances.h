@@ -9,9 +9,10 @@
 
 namespace prologue::cuda {
 
-// All instances that can run the call (which must be valid), whatever its num_tokens is. attention_prologue() uses the first one
-// whose max_tokens is large enough.
-PROLOGUE_API std::vector<KernelInstance<AttentionPrologueParams>> instances_of(const AttentionPrologueParams& params);
+// The instances that can run the call (which must be valid), whatever its num_tokens is. attention_prologue() uses the first one
+// whose max_tokens is large enough. `all`: also those that are never used for it, since they have layouts or steps that it has not.
+PROLOGUE_API std::vector<KernelInstance<AttentionPrologueParams>> instances_of(const AttentionPrologueParams& params,
+                                                                               bool all = false);
 
 // The names of all instances.
 PROLOGUE_API std::vector<std::string> attention_prologue_instances();

@@ -71,13 +71,14 @@ inline constexpr int kComputedScales = 16;  // or computed
 inline constexpr int kAxes = 32;            // several position axes
 inline constexpr int kDerived = 64;         // positions and slots derived
 inline constexpr int kPerToken = 128;       // cos and sin gathered per token; instances with steps decide at run time
-inline constexpr int kAnySteps = 256;       // every mixture of bias, norm and scales, decided at run time; no norm with kLayouts
+inline constexpr int kCommonSteps = 256;    // every mixture of bias, norm and scales, decided at run time; no norm with kLayouts
 inline constexpr int kFourBits = 512;       // a cache of which K or V has 4 bits, with scales given or computed
-inline constexpr int kMoreSteps = 1024;  // all above but kAxes, and any norm (with kLayouts too), a bias of some of q, k and v,
+inline constexpr int kMostSteps = 1024;  // all above but kAxes, and any norm (with kLayouts too), a bias of some of q, k and v,
                                          // a scale of Q, k_out and v_out, the inverse rotation and rings, decided at run time
-inline constexpr int kTokenNorm = 2048;  // with kMoreSteps: norms over all heads of a token
-inline constexpr int kEveryStep = 4096;  // with kMoreSteps: also the Hadamard transform, rounding after each step, and rows past
+inline constexpr int kTokenNorm = 2048;  // with kMostSteps: norms over all heads of a token
+inline constexpr int kEveryStep = 4096;  // with kMostSteps: also the Hadamard transform, rounding after each step, and rows past
                                          // the table that are not rotated
+inline constexpr int kAnySteps = kCommonSteps, kMoreSteps = kMostSteps;  // the names of other files
 
 // Which accesses have a cache hint (evict first): what they touch is the first to leave the L2.
 inline constexpr int kNoHints = 0;
@@ -127,7 +128,7 @@ struct LeanArgs : CoreArgs<LeanTensor> {
   int32_t features = 0;  // that the call asks for
 };
 
-// What kMoreSteps adds to a tensor.
+// What kMostSteps adds to a tensor.
 struct MoreTensor {
   NormPlacement norm = NormPlacement::none;
   NormKind kind = NormKind::rms;
@@ -153,7 +154,7 @@ struct MoreArgs : LeanArgs {
 
 template <int kFeatures>
 using ArgsOf =
-    std::conditional_t<(kFeatures & kMoreSteps) != 0, MoreArgs, std::conditional_t<has_steps(kFeatures), LeanArgs, PlainArgs>>;
+    std::conditional_t<(kFeatures & kMostSteps) != 0, MoreArgs, std::conditional_t<has_steps(kFeatures), LeanArgs, PlainArgs>>;
 
 // ---- of the general kernel --------------------------------------------------------------------------------------------------
 

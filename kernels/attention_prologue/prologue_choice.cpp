@@ -123,8 +123,8 @@ bool lean(const AttentionPrologueParams& p) {
   return !has_v(p) || v_head_dim(p) == p.head_dim;
 }
 
-// What needs kMoreSteps, apart from norms and biases.
-bool has_more_steps(const AttentionPrologueParams& p) {
+// What needs kMostSteps, apart from norms and biases.
+bool has_most_steps(const AttentionPrologueParams& p) {
   const bool scaled = p.q_scale.constant != 1.0f || p.q_scale.by_position != PositionScale::none;
   const bool both_outputs = p.k_out.data != nullptr || p.v_out.data != nullptr;
   const bool in_ring = derives_slots(p) && p.places.ring_size > 0;
@@ -172,19 +172,19 @@ int features_of(const AttentionPrologueParams& p, int64_t vector) {
   const auto q_and_k_have = [&](const void* q, const void* k) {
     return (p.num_q_heads == 0 || q != nullptr) && (!has_k(p) || k != nullptr);
   };
-  int features = has_more_steps(p) ? kMoreSteps : 0;
-  if (has_every_step(p)) features |= kMoreSteps | kEveryStep;
+  int features = has_most_steps(p) ? kMostSteps : 0;
+  if (has_every_step(p)) features |= kMostSteps | kEveryStep;
   if (!whole_heads(p) || (p.head_dim / 2) % vector != 0) features |= kLayouts;
   if (p.bias.q != nullptr || p.bias.k != nullptr || p.bias.v != nullptr) {
     const bool all = q_and_k_have(p.bias.q, p.bias.k) && (!has_v(p) || p.bias.v != nullptr);
-    features |= all ? kBias : kMoreSteps;
+    features |= all ? kBias : kMostSteps;
   }
   if (q_normed(p) || k_normed(p)) {
     const HeadNorm &q = p.q_norm, &k = p.k_norm;
     const bool both = p.num_q_heads > 0 && has_k(p);
     const bool usual = (p.num_q_heads == 0 || is_usual(q, p.dtype)) && (!has_k(p) || is_usual(k, p.dtype)) &&
                        (!both || (q.eps == k.eps && q.weight_offset == k.weight_offset));
-    features |= usual && (features & kLayouts) == 0 ? kNorm : kMoreSteps;
+    features |= usual && (features & kLayouts) == 0 ? kNorm : kMostSteps;
     if (normed_over_token(p)) features |= kTokenNorm;
   }
   if (p.q8_out.data != nullptr) features |= scales_of(p.q8_out.scaling);

@@ -1,4 +1,4 @@
-// The instances that are shipped: tables, one per element type (prologue_instances_*_cuda.cu), walked in order.
+// The instances that are shipped: tables, one per element type (instances_*_cuda.cu), walked in order.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ inline constexpr int64_t kAnyTokens = std::numeric_limits<int64_t>::max();
 template <class T, int V, int kUnits, int kHints, int kFeatures>
 Instance instance(int64_t max_tokens, int threads = 128) {
   Instance instance = {max_tokens, V, kUnits, threads, nullptr, nullptr, nullptr};
-  if constexpr ((kFeatures & kMoreSteps) != 0) {
+  if constexpr ((kFeatures & kMostSteps) != 0) {
     static_assert(kUnits == 1);
     instance.more = more_steps_prologue_kernel<T, V, kHints, kFeatures>;
   } else if constexpr (has_steps(kFeatures)) {

@@ -1,99 +1,125 @@
-// The table of a 16-bit type (measured: docs/tuning/prologue.md). With few tokens the instructions between the last load and the first
-// store limit: narrow accesses spread a head over more lanes. Up to some thousand tokens: small blocks with one head per thread,
-// with evict-first cache hints as long as the L2 holds what is written. With more tokens bandwidth limits: a block for each
-// token, and a thread uses its cos and sin for two heads.
+// The table of a 16-bit type. An instance or a family is here if it was measured to be more than 2 % faster than the next one that
+// can do the same (benchmarks/results/2026-11-28-h200-levels.md). With few tokens the instructions between the last load and the first
+// store limit: narrow accesses spread a head over more lanes. Up to some thousand tokens: small blocks with one head per thread and
+// evict-first cache hints. With more tokens bandwidth limits: a block for each token, and a thread uses its cos and sin for two heads.
 #pragma once
+
+#include <vector>
 
 #include <prologue/kernels/attention_prologue/general/schedule.cuh>
 #include <prologue/kernels/attention_prologue/lean/instances.cuh>
 
 namespace prologue::cuda {
 
-template <class T, int V, int kFeatures>
-std::span<const Instance> for_all_sizes() {
+template <class T, int kFeatures>
+Family all_sizes(DType type) {
   constexpr bool kNormed = (kFeatures & kNorm) != 0, kShort = !has_steps(kFeatures & ~kBias);
-  constexpr int kNarrow = kShort ? V / 4 : V / 2;
-  constexpr int kFew = V == 8 ? 1 : 2, kMany = V == 8 ? 2 : 4;  // heads a thread: about as many bytes, whatever V is
-  constexpr int kManyHints = kNormed ? kEvictFirstLoads | kEvictFirstStores : kNoHints;
-  constexpr int64_t kOneHead = kNormed ? 2048 : 6144;  // up to here
-  static const Instance kInstances[] = {
-      instance<T, kNarrow, 1, kEvictFirstLoads, kFeatures>(kShort && V == 8 ? 32 : 4, kShort ? 256 : 128),
-      instance<T, V, 1, kNoHints, kFeatures>(64, 64),
-      instance<T, V, kFew, kEvictFirstLoads | kEvictFirstStores, kFeatures>(kOneHead, 64),
-      instance<T, V, kMany, kManyHints, kFeatures>(6144, 64),
-      instance<T, V, kMany, kNoHints, kFeatures>(kAnyTokens, 192),
-  };
-  return kInstances;
+  constexpr int kNarrow = kShort ? 2 : 4;  // channels
+  constexpr bool kAxesAndStep = (kFeatures & kAxes) != 0 && kFeatures != kAxes;
+  constexpr bool kEarlyTwoHeads = !has_steps(kFeatures) || kFeatures == kNorm || kFeatures == (kBias | kNorm);
+  static const std::vector<Instance> kInstances = [] {
+    std::vector<Instance> list;
+    if constexpr (!kAxesAndStep) {
+      list.push_back(instance<T, kNarrow, 1, kEvictFirstLoads, kFeatures>(kShort ? 32 : 16, kShort ? 256 : 128));
+    }
+    if constexpr (kFeatures == 0 || kFeatures == kBias || kFeatures == kComputedScales) {
+      list.push_back(instance<T, 8, 1, kNoHints, kFeatures>(64, 64));
+    }
+    if constexpr (kAxesAndStep && kNormed) {
+      list.push_back(instance<T, 8, 1, kNoHints, kFeatures>(256, 64));
+    } else {
+      list.push_back(instance<T, 8, 1, kEvictFirstLoads | kEvictFirstStores, kFeatures>(kEarlyTwoHeads ? 2048 : 6144, 64));
+    }
+    list.push_back(instance<T, 8, 2, kNoHints, kFeatures>(kAnyTokens, 192));
+    return list;
+  }();
+  return {type, kFeatures, 8, kInstances, nullptr};
 }
 
-// What has every step in it is compiled for two sizes only.
+// Of vectors of 4 channels: twice as many heads a thread are about as many bytes.
 template <class T, int kFeatures>
-std::span<const Instance> for_mixtures() {
+Family vectors_of_4(DType type) {
   static const Instance kInstances[] = {
-      instance<T, 8, 1, kEvictFirstLoads, kFeatures>(512, 64),
-      instance<T, 8, 2, kNoHints, kFeatures>(kAnyTokens, 192),
+      instance<T, 4, 1, kNoHints, kFeatures>(512, 64),
+      instance<T, 4, 4, kNoHints, kFeatures>(kAnyTokens, 192),
   };
-  return kInstances;
+  return {type, kFeatures, 4, kInstances, nullptr};
 }
 
-// With few tokens constants are loaded early, with many late.
+// Two heads a thread are slower where a thread decides for each of them which channels are rotated, or by which axis.
 template <class T, int kFeatures>
-std::span<const Instance> for_more_steps() {
-  static const Instance kInstances[] = {
-      instance<T, 8, 1, kEvictFirstLoads, kFeatures | kMoreSteps>(256, 64),
-      instance<T, 8, 1, kEvictFirstLoads | kEvictFirstStores, kFeatures | kMoreSteps>(kAnyTokens, 64),
-  };
-  return kInstances;
+Family common_steps(DType type) {
+  constexpr bool kTwoHeads = (kFeatures & kAxes) == 0 && (kFeatures & (kLayouts | kDerived)) != kLayouts;
+  static const std::vector<Instance> kInstances = [] {
+    std::vector<Instance> list = {
+        instance<T, 8, 1, kEvictFirstLoads, kFeatures | kCommonSteps>(kTwoHeads ? 256 : kAnyTokens, 64)};
+    if constexpr (kTwoHeads) list.push_back(instance<T, 8, 2, kNoHints, kFeatures | kCommonSteps>(kAnyTokens, 192));
+    return list;
+  }();
+  return {type, kFeatures | kCommonSteps, 8, kInstances, nullptr};
+}
+
+// With few tokens constants are loaded early, with many late; with every step there is no register left for the former.
+template <class T, int kFeatures>
+Family most_steps(DType type) {
+  constexpr int64_t kFew = (kFeatures & (kLayouts | kDerived)) == kLayouts ? 256 : 128;
+  static const std::vector<Instance> kInstances = [] {
+    std::vector<Instance> list;
+    if constexpr (kFeatures != kEveryStep) list.push_back(instance<T, 8, 1, kEvictFirstLoads, kFeatures | kMostSteps>(kFew, 64));
+    list.push_back(instance<T, 8, 1, kEvictFirstLoads | kEvictFirstStores, kFeatures | kMostSteps>(kAnyTokens, 64));
+    return list;
+  }();
+  return {type, kFeatures | kMostSteps, 8, kInstances, nullptr};
 }
 
 template <class T, int kFeatures>
-std::span<const Instance> for_token_norms() {
+Family token_norms(DType type) {
   static const Instance kInstances[] = {
-      instance<T, 8, 1, kEvictFirstLoads, kFeatures | kMoreSteps | kTokenNorm>(128, kMaxLanes),
-      instance<T, 8, 1, kEvictFirstLoads | kEvictFirstStores, kFeatures | kMoreSteps | kTokenNorm>(kAnyTokens, kMaxLanes),
+      instance<T, 8, 1, kEvictFirstLoads, kFeatures | kMostSteps | kTokenNorm>(128, kMaxLanes),
+      instance<T, 8, 1, kEvictFirstLoads | kEvictFirstStores, kFeatures | kMostSteps | kTokenNorm>(kAnyTokens, kMaxLanes),
   };
-  return kInstances;
+  return {type, kFeatures | kMostSteps | kTokenNorm, 8, kInstances, nullptr};
 }
 
 template <class T>
 std::span<const Family> families_of_16_bits(DType type) {
   static const Family kFamilies[] = {
-      {type, 0, 8, for_all_sizes<T, 8, 0>(), nullptr},
-      {type, kPerToken, 8, for_all_sizes<T, 8, kPerToken>(), nullptr},
-      {type, kLayouts, 8, for_all_sizes<T, 8, kLayouts>(), nullptr},
-      {type, kLayouts, 4, for_all_sizes<T, 4, kLayouts>(), nullptr},
-      {type, kBias, 8, for_all_sizes<T, 8, kBias>(), nullptr},
-      {type, kBias | kLayouts, 8, for_all_sizes<T, 8, kBias | kLayouts>(), nullptr},
-      {type, kNorm, 8, for_all_sizes<T, 8, kNorm>(), nullptr},
-      {type, kBias | kNorm, 8, for_all_sizes<T, 8, kBias | kNorm>(), nullptr},
-      {type, kGivenScales, 8, for_all_sizes<T, 8, kGivenScales>(), nullptr},
-      {type, kComputedScales, 8, for_all_sizes<T, 8, kComputedScales>(), nullptr},
-      {type, kAxes, 8, for_all_sizes<T, 8, kAxes>(), nullptr},
-      {type, kDerived, 8, for_all_sizes<T, 8, kDerived>(), nullptr},
-      {type, kNorm | kGivenScales, 8, for_all_sizes<T, 8, kNorm | kGivenScales>(), nullptr},
-      {type, kNorm | kComputedScales, 8, for_all_sizes<T, 8, kNorm | kComputedScales>(), nullptr},
-      {type, kNorm | kDerived, 8, for_all_sizes<T, 8, kNorm | kDerived>(), nullptr},
-      {type, kGivenScales | kDerived, 8, for_all_sizes<T, 8, kGivenScales | kDerived>(), nullptr},
-      {type, kNorm | kGivenScales | kDerived, 8, for_all_sizes<T, 8, kNorm | kGivenScales | kDerived>(), nullptr},
-      {type, kBias | kNorm | kGivenScales | kDerived, 8, for_all_sizes<T, 8, kBias | kNorm | kGivenScales | kDerived>(), nullptr},
-      {type, kNorm | kAxes, 8, for_all_sizes<T, 8, kNorm | kAxes>(), nullptr},
-      {type, kBias | kAxes, 8, for_all_sizes<T, 8, kBias | kAxes>(), nullptr},
-      {type, kFourBits, 8, for_all_sizes<T, 8, kFourBits>(), nullptr},
-      {type, kAnySteps, 8, for_mixtures<T, kAnySteps>(), nullptr},
-      {type, kAnySteps | kAxes, 8, for_mixtures<T, kAnySteps | kAxes>(), nullptr},
-      {type, kAnySteps | kDerived, 8, for_mixtures<T, kAnySteps | kDerived>(), nullptr},
-      {type, kAnySteps | kLayouts, 8, for_mixtures<T, kAnySteps | kLayouts>(), nullptr},
-      {type, kAnySteps | kLayouts | kAxes, 8, for_mixtures<T, kAnySteps | kLayouts | kAxes>(), nullptr},
-      {type, kAnySteps | kLayouts | kDerived, 8, for_mixtures<T, kAnySteps | kLayouts | kDerived>(), nullptr},
-      {type, kMoreSteps, 8, for_more_steps<T, 0>(), nullptr},
-      {type, kMoreSteps | kDerived, 8, for_more_steps<T, kDerived>(), nullptr},
-      {type, kMoreSteps | kLayouts, 8, for_more_steps<T, kLayouts>(), nullptr},
-      {type, kMoreSteps | kLayouts | kDerived, 8, for_more_steps<T, kLayouts | kDerived>(), nullptr},
-      {type, kMoreSteps | kEveryStep, 8, for_more_steps<T, kEveryStep>(), nullptr},
-      {type, kMoreSteps | kEveryStep | kDerived, 8, for_more_steps<T, kEveryStep | kDerived>(), nullptr},
-      {type, kMoreSteps | kEveryStep | kLayouts, 8, for_more_steps<T, kEveryStep | kLayouts>(), nullptr},
-      {type, kMoreSteps | kTokenNorm, 8, for_token_norms<T, 0>(), nullptr},
-      {type, kMoreSteps | kTokenNorm | kDerived, 8, for_token_norms<T, kDerived>(), nullptr},
+      all_sizes<T, 0>(type),
+      all_sizes<T, kPerToken>(type),
+      all_sizes<T, kLayouts>(type),
+      vectors_of_4<T, kLayouts>(type),
+      all_sizes<T, kBias>(type),
+      all_sizes<T, kBias | kLayouts>(type),
+      all_sizes<T, kNorm>(type),
+      all_sizes<T, kBias | kNorm>(type),
+      all_sizes<T, kGivenScales>(type),
+      all_sizes<T, kComputedScales>(type),
+      all_sizes<T, kAxes>(type),
+      all_sizes<T, kDerived>(type),
+      all_sizes<T, kNorm | kGivenScales>(type),
+      all_sizes<T, kNorm | kComputedScales>(type),
+      all_sizes<T, kNorm | kDerived>(type),
+      all_sizes<T, kGivenScales | kDerived>(type),
+      all_sizes<T, kNorm | kGivenScales | kDerived>(type),
+      all_sizes<T, kBias | kNorm | kGivenScales | kDerived>(type),
+      all_sizes<T, kNorm | kAxes>(type),
+      all_sizes<T, kBias | kAxes>(type),
+      all_sizes<T, kFourBits>(type),
+      common_steps<T, 0>(type),
+      common_steps<T, kAxes>(type),
+      common_steps<T, kDerived>(type),
+      common_steps<T, kLayouts>(type),
+      common_steps<T, kLayouts | kAxes>(type),
+      common_steps<T, kLayouts | kDerived>(type),
+      most_steps<T, 0>(type),
+      most_steps<T, kDerived>(type),
+      most_steps<T, kLayouts>(type),
+      most_steps<T, kLayouts | kDerived>(type),
+      most_steps<T, kEveryStep>(type),
+      most_steps<T, kEveryStep | kDerived>(type),
+      most_steps<T, kEveryStep | kLayouts>(type),
+      token_norms<T, 0>(type),
+      token_norms<T, kDerived>(type),
       {type, 0, 8, {}, general_prologue_kernel<T, 8>},
       {type, 0, 4, {}, general_prologue_kernel<T, 4>},
       {type, 0, 2, {}, general_prologue_kernel<T, 2>},

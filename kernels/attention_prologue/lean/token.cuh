@@ -42,7 +42,7 @@ __device__ inline UnitAngles<V> load_row(const Args& p, uint32_t row, int pair, 
   const char* cos =
       reinterpret_cast<const char*>(p.cos_sin + pair) + wide_product(row, static_cast<uint32_t>(p.layout.rotary_dim * 4));
   return load_angles<V, kKeep, kRuns>(reinterpret_cast<const float*>(cos),
-                               reinterpret_cast<const float*>(cos + p.layout.rotary_dim * 2), apart);
+                                      reinterpret_cast<const float*>(cos + p.layout.rotary_dim * 2), apart);
 }
 
 // The row of cos and sin: one for each token, or one for each position. Instances without kPerToken know which at compile time.
@@ -182,7 +182,7 @@ requires((kFeatures & kDerived) != 0) struct PendingToken<kFeatures, V, kKeep> {
     LeanToken token = lean_token<kFeatures>(p, facts);
     token.row = choose_row<kFeatures>(p, static_cast<uint32_t>(t), in_table<kFeatures>(token) ? position.low : 0);
     PendingIndex at = position;
-    if constexpr ((kFeatures & kMoreSteps) != 0) {
+    if constexpr ((kFeatures & kMostSteps) != 0) {
       if (p.ring_size > 0) {
         overwritten = static_cast<int>(p.ring_size) < sequence.end - t;
         const bool narrow = position.high == 0;
