@@ -5,7 +5,6 @@
 
 #include <prologue/kernels/attention_prologue/backends.h>
 #include <prologue/kernels/attention_prologue/prologue_choice.h>
-#include <prologue/kernels/attention_prologue/regions.h>
 #include <prologue/kernels/attention_prologue/steps/hadamard.h>
 #include <prologue/kernels/attention_prologue/steps/head_norm.h>
 #include <prologue/kernels/attention_prologue/steps/query_scale.h>
