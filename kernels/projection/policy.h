@@ -17,6 +17,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include <prologue/kernels/base/divide_up.h>
+
 namespace prologue {
 
 // ---- early launches ---------------------------------------------------------------------------------------------------------
@@ -35,8 +37,6 @@ constexpr bool waits_with_its_weights(int64_t n, int64_t k) { return n * k <= in
 constexpr int64_t tokens_of_rings(int64_t n, int64_t k) { return k >= 4096 && n >= 3200 ? 2 : k >= 2048 ? 8 : 9; }
 
 namespace policy {
-
-constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The SMs of an H200. Where a number of blocks is compared with it, the sizes were measured there.
 inline constexpr int64_t kSms = 132;
@@ -72,7 +72,7 @@ constexpr int64_t ring_rows(int64_t n, int64_t halves, int64_t most_rows, bool f
   constexpr int64_t kMostRowsOfTwoBlocks = 128;
   const int64_t most = few_tokens ? kMostRowsOfTwoBlocks : most_rows;
   for (int64_t waves = 1;; ++waves) {
-    const int64_t rows = divide_up(divide_up(n, blocks_of_wave * waves), 8) * 8;
+    const int64_t rows = round_up(divide_up(n, blocks_of_wave * waves), 8);
     if (halves * rows <= most) return rows;
   }
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/host/view_checks.h>
 #include <prologue/kernels/projection/projection.h>
 #include <prologue/kernels/token_ops/norm.h>
@@ -15,7 +16,7 @@ class WorkspaceParts {
   explicit WorkspaceParts(void* workspace) : workspace_(static_cast<unsigned char*>(workspace)) {}
   void* take(int64_t num_bytes) {
     void* const part = workspace_ == nullptr ? nullptr : workspace_ + size_bytes_;
-    size_bytes_ += (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
+    size_bytes_ += round_up(num_bytes, kAlignment);
     return part;
   }
   int64_t size_bytes() const { return size_bytes_; }

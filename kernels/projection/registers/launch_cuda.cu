@@ -25,7 +25,7 @@ void fill(RegistersArgs& a, const Product& p, int64_t row_tiles, int64_t blocks)
   a.blocks = static_cast<int32_t>(blocks);
   a.log_blocks = std::countr_zero(static_cast<unsigned>(a.blocks));
   a.log_splits = std::bit_width(static_cast<unsigned>(std::max<int64_t>(1, 8 / row_tiles))) - 1;
-  const int32_t slices_of_block = (a.slices + a.blocks - 1) / a.blocks;
+  const int32_t slices_of_block = divide_up(a.slices, a.blocks);
   a.x_row_bytes = (slices_of_block | 1) * kXSliceBytes;
   constexpr int32_t kChunksOfWarp = 32, kChunksOfSlice = kXSliceBytes / 16;
   const int32_t warps = a.row_tiles << a.log_splits, chunks = slices_of_block * kChunksOfSlice;
@@ -75,7 +75,7 @@ std::optional<Division<RegistersArgs>> divide_output(const ProjectionParams& p, 
   Division<RegistersArgs> division;
   row_tiles = std::min(row_tiles, all);
   fill(division.args, product_of(p), row_tiles, blocks);
-  division.clusters = policy::divide_up(all, row_tiles);
+  division.clusters = divide_up(all, row_tiles);
   division.args.signals_early = policy::registers_signal_early(division.blocks()) ? 1 : 0;
   if (!fits(division.args, instance.token_tiles)) return {};
   return division;

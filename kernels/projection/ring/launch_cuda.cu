@@ -30,7 +30,7 @@ bool has_few_tokens(const Product& p) { return p.num_tokens <= kMostFewTokens; }
 // Fills in what does not depend on a block's rows.
 void fill(RingArgs& a, const Product& p) {
   a.num_tokens = static_cast<int32_t>(p.num_tokens);
-  a.x_rows = static_cast<int32_t>(policy::divide_up(p.num_tokens, 8) * 8);
+  a.x_rows = static_cast<int32_t>(round_up(p.num_tokens, 8));
   a.k = static_cast<int32_t>(p.k);
   fill_norm(a, p);
 }
@@ -54,9 +54,9 @@ int64_t halves_of(const ProjectionParams& p) { return is_gated(p) ? 2 : 1; }
 
 // Each of the blocks that divide k has a stage at least.
 bool can_divide_k(const RingArgs& a, const RingOutputInstance& instance) {
-  const int64_t stages = policy::divide_up(a.k, a.boxes * kBoxChannels), blocks = int64_t{1} << a.log_k_blocks;
+  const int64_t stages = divide_up(a.k, a.boxes * kBoxChannels), blocks = int64_t{1} << a.log_k_blocks;
   return blocks == 1 ||
-         (a.normed == 0 && instance.most_tokens > kMostFewTokens && (blocks - 1) * policy::divide_up(stages, blocks) < stages);
+         (a.normed == 0 && instance.most_tokens > kMostFewTokens && (blocks - 1) * divide_up(stages, blocks) < stages);
 }
 
 // `rows`: of y, of a block or of those that divide k.
@@ -70,7 +70,7 @@ std::optional<Launch> output_of_rows(const ProjectionParams& p, const RingOutput
   a.rows = static_cast<int32_t>(halves * rows);
   a.box_rows = static_cast<int32_t>(rows);
   a.log_k_blocks = log_k_blocks;
-  const int64_t blocks = policy::divide_up(p.n, rows) << log_k_blocks;
+  const int64_t blocks = divide_up(p.n, rows) << log_k_blocks;
   const bool several = instance.blocks_of_sm > 1 && blocks > sms();
   const int64_t room = several ? kSharedBytesOfSm / instance.blocks_of_sm - kSharedBytesOfSystem : kMaxSharedBytes;
   const int64_t shared_bytes = instance.lay_out(a, room);
@@ -148,7 +148,7 @@ template <class Encode>
 std::optional<Launch> lay_out_heads(const HeadCall& call, const RingHeadInstance& instance, RingHeadArgs& a,
                                     int64_t bytes_of_heads, const Encode& encode) {
   const int64_t of_ring = instance.lay_out(a, kMaxSharedBytes - bytes_of_heads);
-  a.heads_offset = static_cast<int32_t>(policy::divide_up(of_ring, 16) * 16);
+  a.heads_offset = static_cast<int32_t>(round_up(of_ring, 16));
   const int64_t shared_bytes = a.heads_offset + bytes_of_heads;
   if (a.stages < 1 || shared_bytes > kMaxSharedBytes || !encode()) return {};
   Launch l = head_launch(instance.kernel, a, call, instance.vector);
@@ -197,7 +197,7 @@ std::optional<Launch> heads_of_pairs(const HeadCall& call, const RingHeadInstanc
         a, call.product, instance.encode,
         {{rows_of_half, k, a.box_rows}, {halves, rows_of_half * k, halves}, {all, head_dim * k, heads}, boxes_of_k(a)});
   });
-  if (l) l->blocks = head_dim / (2 * kPairsOfBlock) * policy::divide_up(all, heads);
+  if (l) l->blocks = head_dim / (2 * kPairsOfBlock) * divide_up(all, heads);
   return l;
 }
 

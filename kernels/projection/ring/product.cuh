@@ -75,7 +75,7 @@ struct RingTail {
 // no stages there is no room. weight_row_bytes: of a box. `beyond`: bytes that are read after the last stage, and not used.
 // `bytes_in_flight`: of weights; the ring has no more stages than that takes.
 inline int64_t lay_out_ring(RingArgs& a, int64_t weight_row_bytes, int64_t beyond, int64_t room, int64_t bytes_in_flight) {
-  const int64_t channels = int64_t{a.boxes * kBoxChannels} << a.log_k_blocks, count = policy::divide_up(a.k, channels);
+  const int64_t channels = int64_t{a.boxes * kBoxChannels} << a.log_k_blocks, count = divide_up(a.k, channels);
   const int64_t norm_weight = a.norm_weight == nullptr ? 0 : count * channels * (a.float_norm_weight != 0 ? 4 : 2);
   const int64_t tail = static_cast<int64_t>(sizeof(RingTail)) + norm_weight;
   const int64_t weights = int64_t{a.boxes} * a.rows * weight_row_bytes;
@@ -83,11 +83,11 @@ inline int64_t lay_out_ring(RingArgs& a, int64_t weight_row_bytes, int64_t beyon
   a.stages = kMostRingStages;
   const auto at_most = [&](int64_t stages) { a.stages = static_cast<int32_t>(stages < a.stages ? stages : a.stages); };
   at_most((room - tail - beyond) / a.stage_bytes);
-  at_most(policy::divide_up(bytes_in_flight, weights));
+  at_most(divide_up(bytes_in_flight, weights));
   at_most(count);
   const int64_t ring = int64_t{a.stages} * a.stage_bytes + beyond;
   const int64_t sums = int64_t{a.num_tokens} * a.sums_stride * 4 << a.log_splits;
-  a.tail_offset = static_cast<int32_t>(ring > sums ? ring : policy::divide_up(sums, 16) * 16);
+  a.tail_offset = static_cast<int32_t>(ring > sums ? ring : round_up(sums, 16));
   return a.tail_offset + tail;
 }
 

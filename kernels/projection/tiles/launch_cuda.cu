@@ -42,9 +42,9 @@ policy::TilesDivision division_of(const TilesArgs& a, int64_t tile_columns, int6
 int64_t divide(TilesArgs& a, const Product& p, bool gated, int64_t tile_columns, EncodeWeights encode, int64_t sms) {
   a.num_tokens = static_cast<int32_t>(p.num_tokens);
   a.gated = gated ? 1 : 0;
-  a.stages_of_k = static_cast<int32_t>(policy::divide_up(p.k, kTileChannels));
-  a.pairs = static_cast<int32_t>(policy::divide_up(p.num_tokens, kTileBlocks * kTileTokens));
-  a.columns = static_cast<int32_t>(policy::divide_up(p.n, tile_columns));
+  a.stages_of_k = static_cast<int32_t>(divide_up(p.k, kTileChannels));
+  a.pairs = static_cast<int32_t>(divide_up(p.num_tokens, kTileBlocks * kTileTokens));
+  a.columns = static_cast<int32_t>(divide_up(p.n, tile_columns));
   const int64_t tiles = int64_t{a.pairs} * a.columns, clusters = std::min(2 * tiles, sms / kTileBlocks);
   if (tiles > INT32_MAX / 4) return 0;  // kernels count them in 32 bits
   const int64_t last = tiles % clusters, divided = may_divide_tiles(tile_columns) && 2 * last <= clusters ? last : 0;

@@ -23,7 +23,7 @@ int fewest_row_warps(const Product& p) {
 // too many.
 bool fill(VectorArgs& a, const Product& p, int64_t rows, int log_row_warps) {
   const int64_t row_bytes = p.k * dtype_size(p.dtype), step_bytes = int64_t{kVectorStepBytes} << log_row_warps;
-  const int64_t steps = policy::divide_up(row_bytes, step_bytes);
+  const int64_t steps = divide_up(row_bytes, step_bytes);
   if (rows > kMostVectorRows || steps > kMostVectorSteps || 1 << log_row_warps > kVectorWarps) return false;
   a.x = static_cast<const char*>(p.x);
   a.weight = static_cast<const char*>(p.weight);
@@ -56,7 +56,7 @@ std::optional<Launch> output_of_division(const ProjectionParams& p, int64_t rows
   if (splits_gate || !can_finish(p) || !can_multiply(product) || !fill(a, product, rows, log_row_warps)) return {};
   const int64_t rows_of_y = is_gated(p) ? rows_of_block(a) / 2 : rows_of_block(a);
   Launch l = output_launch(vector_outputs(p.dtype).front().kernel, a, p);
-  l.blocks = policy::divide_up(p.n, rows_of_y);
+  l.blocks = divide_up(p.n, rows_of_y);
   l.threads = kVectorThreads;
   return l;
 }
