@@ -1,8 +1,8 @@
 #include <bit>
 
+#include <prologue/kernels/projection/policy.h>
 #include <prologue/kernels/base/device/hopper_code.cuh>
 #include <prologue/kernels/base/device/tensor_map.cuh>
-#include <prologue/kernels/projection/policy.h>
 #include <prologue/kernels/projection/ring/head_pairs_kernel.cuh>
 #include <prologue/kernels/projection/ring/output_kernel.cuh>
 

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <bit>
 
+#include <prologue/kernels/projection/policy.h>
 #include <prologue/kernels/base/device/hopper_code.cuh>
 #include <prologue/kernels/base/device/tensor_map.cuh>
-#include <prologue/kernels/projection/policy.h>
 #include <prologue/kernels/projection/tiles/head_kernel.cuh>
 #include <prologue/kernels/projection/tiles/output_kernel.cuh>
 
