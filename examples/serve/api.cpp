@@ -10,6 +10,7 @@
 #include "answer.h"
 #include "errors.h"
 #include "generation.h"
+#include "http_rules.h"
 #include "web_page.h"
 
 namespace serve {
@@ -140,7 +141,7 @@ HttpResponse Api::health() const {
 // The page's script and style have a random word that its policy names: nothing else in it may run.
 HttpResponse Api::page() const {
   std::random_device device;
-  const std::string nonce = str_cat(std::hex, device(), device(), device(), device());
+  const std::string nonce = hexadecimal(device()) + hexadecimal(device()) + hexadecimal(device()) + hexadecimal(device());
   std::string html(kWebPage);
   constexpr std::string_view kMark = "@NONCE@";
   for (size_t at = html.find(kMark); at != html.npos; at = html.find(kMark, at)) html.replace(at, kMark.size(), nonce);

@@ -355,7 +355,7 @@ class HttpServer::Connection : public Peer, public std::enable_shared_from_this<
   // Writes a part of a stream.
   bool write(std::string_view data) {
     if (data.empty()) return !failed_;
-    if (!send(chunked_ ? str_cat(std::hex, data.size(), "\r\n", data, "\r\n") : std::string(data))) return false;
+    if (!send(chunked_ ? str_cat(hexadecimal(data.size()), "\r\n", data, "\r\n") : std::string(data))) return false;
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return unsent_.size() < kMaxUnsent || failed_; });
     return !failed_;

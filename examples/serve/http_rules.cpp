@@ -158,6 +158,11 @@ std::optional<uint64_t> check_body_headers(const BodyHeaders& headers, uint64_t 
   return length;
 }
 
+std::string hexadecimal(uint64_t value) {
+  char digits[16];
+  return {digits, std::to_chars(digits, digits + sizeof digits, value, 16).ptr};
+}
+
 ApiError body_too_large(uint64_t max_body_bytes) {
   return {413, str_cat("the body is too large: at most ", max_body_bytes, " bytes are read"), {}, "body_too_large"};
 }

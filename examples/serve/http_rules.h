@@ -52,6 +52,8 @@ struct BodyHeaders {
 // Returns the length that is announced; none: the body comes in chunks. ApiError: what is not acceptable.
 std::optional<uint64_t> check_body_headers(const BodyHeaders& headers, uint64_t max_body_bytes);
 
+std::string hexadecimal(uint64_t value);  // without 0x
+
 struct ApiError;
 ApiError body_too_large(uint64_t max_body_bytes);
 
