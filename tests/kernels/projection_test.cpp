@@ -352,7 +352,7 @@ TEST(ProjectionWays, AreChosenBySize_cuda) {
   EXPECT_EQ(way_of(4096, 4096, 14336, false), "separate");
 }
 
-// Of all ways but that of one token, which has a test of its own.
+// Returns the instances of all ways but that of one token, which has a test of its own.
 std::vector<cuda::KernelInstance<ProjectionParams>> instances_of(const ProjectionParams& params) {
   std::vector<cuda::KernelInstance<ProjectionParams>> list;
   for (const char* way : {"ring", "registers", "tiles"}) {

@@ -222,7 +222,7 @@ void expect_has(const std::string& table, const std::vector<std::string>& parts)
   for (const std::string& part : parts) EXPECT_NE(table.find(part), std::string::npos) << part << " in\n" << table;
 }
 
-// A parallel residual: both branches have the same norm, and their sum is added (GPT-NeoX, Cohere, Falcon, Phi-2).
+// In a parallel residual both branches have the same norm, and their sum is added (GPT-NeoX, Cohere, Falcon, Phi-2).
 TEST_P(MlpOnBackend, PlainMlpsAfterALayerNormInAParallelResidual) {
   const HostWeight weight = weights_->make(1, kWidth), bias = weights_->make(1, kWidth);
   const HostMlp a = make_mlp(*weights_, Activation::gelu, false, true), b = make_mlp(*weights_, Activation::relu2, false, false);

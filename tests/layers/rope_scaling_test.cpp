@@ -188,7 +188,7 @@ TEST(RopeScaling, TablesAreTransformersWithinOneRounding) {
   const std::vector<int64_t> positions = golden()["positions"];
   for (const GoldenCase& test : golden_cases()) {
     if (test.table.empty()) continue;
-    // Their frequencies, verbatim: an ulp of a frequency grows with the position.
+    // Their frequencies are given verbatim: an ulp of a frequency grows with the position.
     const VerbatimRope verbatim{{test.inv_freq.begin(), test.inv_freq.end()}, test.attention_factor};
     const RopeFrequencies given = frequencies(config(test.config.rotary_dim, 10000.0, verbatim), 0, RopePrecision::reference);
     const auto table = rope_cos_sin(given, positions.back() + 1, RopePrecision::reference);

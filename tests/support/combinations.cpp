@@ -45,8 +45,8 @@ std::vector<Indices> every_combination(const std::vector<size_t>& counts) {
   return all;
 }
 
-// Greedy: each combination starts with a pair that none has yet; every other property takes the value that makes the most of such pairs with
-// what is chosen already, and of equally good ones that which was taken least often.
+// The choice is greedy: each combination starts with a pair that none has yet; every other property takes the value that makes the most of
+// such pairs with what is chosen already, and of equally good ones that which was taken least often.
 std::vector<Indices> every_pair(const std::vector<size_t>& counts) {
   if (counts.size() <= 2 || std::count(counts.begin(), counts.end(), size_t{0}) > 0) return every_combination(counts);
   std::set<Pair> missing = all_pairs(counts);

@@ -44,7 +44,7 @@ TEST_F(Combinations, HaveEveryPair) {
   }
 }
 
-// Fewer than the two largest counts multiplied cannot be; not many more are needed.
+// There cannot be fewer than the two largest counts multiplied; not many more are needed.
 TEST_F(Combinations, AreFewAndNoneTwice) {
   for (const std::vector<size_t>& counts : kCounts) {
     const std::vector<Indices> all = every_pair(counts);

@@ -129,7 +129,7 @@ std::vector<PrologueCase> make_feature_cases() {
       });
     }
   }
-  // One of Q and K without a norm, or with another than the other.
+  // One of Q and K has no norm, or another norm than the other.
   constexpr NormPlacement kNone = NormPlacement::none, kBefore = NormPlacement::before_rope, kAfter = NormPlacement::after_rope;
   constexpr CaseNorm kNoNorm = {};
   const CaseNorm others[] = {{kBefore},
@@ -185,7 +185,7 @@ std::vector<PrologueCase> make_feature_cases() {
   }
   add([](PrologueCase& c) { c.rotary_dim = 0, c.norm = NormPlacement::before_rope; });
 
-  // Tables of every type, in one array or two.
+  // These have tables of every type, in one array or two.
   for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
     for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
       const auto add_table = [&](const auto& change) {
@@ -200,7 +200,7 @@ std::vector<PrologueCase> make_feature_cases() {
     }
   }
 
-  // Blocks.
+  // These have rotary blocks.
   for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
     for (const int64_t blocks : {2, 3, 4}) {
       const auto add_blocks = [&](const auto& change) {
@@ -227,7 +227,7 @@ std::vector<PrologueCase> make_feature_cases() {
     }
   }
 
-  // Q and K with the rotated channels apart.
+  // The rotated channels of Q and K are apart.
   for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
     for (const bool last : {false, true}) {
       const auto split = [&](const auto& change) {
@@ -265,7 +265,7 @@ std::vector<PrologueCase> make_feature_cases() {
     }
   }
 
-  // Places.
+  // These derive positions and slots.
   for (const int64_t page : {1, 4, 1024}) {
     for (const Offsets offsets : {Offsets::none, Offsets::one, Offsets::per_sequence}) {
       add([&](PrologueCase& c) {
@@ -361,7 +361,7 @@ std::vector<PrologueCase> make_feature_cases() {
     }
   }
 
-  // The Hadamard transform: every block, in vectors of every width and heads of one lane to several warps.
+  // These have the Hadamard transform: every block, in vectors of every width and heads of one lane to several warps.
   for (const auto& [d, block] : {std::pair{2, 2},
                                  {46, 2},
                                  {64, 2},
@@ -402,7 +402,7 @@ std::vector<PrologueCase> make_feature_cases() {
   });
   add([](PrologueCase& c) { c.hadamard_block = 16, c.values = Values::denormal; });
 
-  // The Q scale, and fp8 Q.
+  // These have the Q scale, and fp8 Q.
   add([](PrologueCase& c) { c.q_scale.constant = 0.125f; });
   add([](PrologueCase& c) { c.q_scale = {0.5f, PositionScale::llama4, 0.1f, 8.0f}; });
   add([](PrologueCase& c) { c.q_scale = {1.0f, PositionScale::logn, 0.0f, 8.0f}, c.norm = NormPlacement::after_rope; });
@@ -471,7 +471,7 @@ std::vector<PrologueCase> make_feature_cases() {
     });
   }
 
-  // Rounding where the stages store.
+  // Values are rounded where the stages store them.
   for (const NormPlacement placement : {NormPlacement::none, NormPlacement::before_rope, NormPlacement::after_rope}) {
     add([&](PrologueCase& c) {
       c.per_step = true, c.norm = placement, c.v_norm = true, c.q_scale.constant = 0.3f, c.k_out = true;

@@ -1,5 +1,5 @@
-// The generator of prologue cases: for the random tests, the differential of CPU and CUDA, and the fuzz targets. What differs is
-// where decisions come from (a Random, or the bytes of a fuzzer), how often an option is chosen, and how large the case is.
+// Generates prologue cases for the random tests, the differential of CPU and CUDA, and the fuzz targets. What differs is where decisions
+// come from (a Random, or the bytes of a fuzzer), how often an option is chosen, and how large the case is.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace prologue::test {
 
-// `any`: each option is likely, with every other. `models`: few, as in models, so that lean kernels run.
+// With `any`, each option is likely, with every other. With `models`, few are, as in models, so that lean kernels run.
 enum class CaseOdds { any, models };
 
 struct CaseSizes {
@@ -29,7 +29,7 @@ template <class Source>
 PrologueCase choose_case(Source& source, CaseOdds odds, const CaseSizes& sizes) {
   const bool models = odds == CaseOdds::models;
   const auto percent = [&](int64_t chance) { return source.integer(0, 99) < chance; };
-  // True in one of two cases, of eight, of about four; with the odds of models, in so many percent of the cases.
+  // These are true in one of two cases, of eight, of about four; with the odds of models, in so many percent of the cases.
   const auto coin = [&](int64_t in_models) { return models ? percent(in_models) : source.integer(0, 1) == 1; };
   const auto rarely = [&](int64_t in_models) { return models ? percent(in_models) : source.integer(0, 7) == 0; };
   const auto seldom = [&](int64_t in_models) { return models ? percent(in_models) : rarely(0) || rarely(0); };

@@ -1,4 +1,4 @@
-// Tests of what an operation refuses: a list with one call for each rule of its contract. The call breaks the rule, fails with the code and
+// Tests what an operation refuses, by a list with one call for each rule of its contract. The call breaks the rule, fails with the code and
 // the sentence of the rule, and writes nothing.
 #pragma once
 
@@ -14,8 +14,8 @@
 
 namespace prologue::test {
 
-// A change that makes a valid call break a rule, and the error that the call then returns. An adapter's test may use the error codes of the
-// other system.
+// Holds a change that makes a valid call break a rule, and the error that the call then returns. An adapter's test may use the error codes
+// of the other system.
 template <class Params, class Code = StatusCode>
 struct Refusal {
   using Change = std::function<void(Params&)>;
@@ -32,7 +32,7 @@ struct Refusal {
   std::string message;  // what follows "operation: ", with '@' for an address; empty: any sentence
 };
 
-// What a changed call returned, and whether it wrote anything.
+// Says what a changed call returned, and whether it wrote anything.
 template <class Code = StatusCode>
 struct Refused {
   Code code;
