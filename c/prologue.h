@@ -700,7 +700,7 @@ PROLOGUE_C_API void prologue_rotary_plan_destroy(prologue_rotary_plan* plan);
 
 // ---- attention_prologue ------------------------------------------------------------------------------------------------------
 
-// The attention prologue: everything between the QKV GEMM and attention, in one pass over the tokens and one launch.
+// The attention prologue does everything between the QKV GEMM and attention, in one pass over the tokens and one launch.
 //
 // For token t and head h (each step is optional):
 //   Q, K:  x = in[t, h, :] + bias[h, :]
@@ -781,7 +781,7 @@ enum {
   PROLOGUE_NORM_SCOPE_TOKEN = 1,
 };
 
-// The norm of each head of one of Q, K and V; each of them has its own.
+// Describes the norm of each head of one of Q, K and V; each of them has its own.
 //   rms:    x / sqrt(mean(x^2) + eps) * (weight_offset + w)
 //   layer:  (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * (weight_offset + w) + b
 typedef struct prologue_head_norm {
@@ -798,17 +798,17 @@ typedef struct prologue_head_norm {
 } prologue_head_norm;
 PROLOGUE_C_API void prologue_head_norm_init(prologue_head_norm* value);
 
-// The position and slot of each token: given, or derived in the kernel from arrays that a step of attention needs too.
+// Tells the position and slot of each token: they are given, or derived in the kernel from arrays that a step of attention needs too.
 typedef struct prologue_token_places {
-  // Given. positions [num_axes, num_tokens], row stride position_axis_stride (0: one row for all axes); slot_mapping
-  // [slot_mapping_len], the slots of the first slot_mapping_len tokens (0: of all of them). Positions may be null (and
-  // cu_seqlens_q too) if nothing needs them: no table, no inv_freq, no q_scale.by_position. Then all positions count as 0.
+  // These are given: positions [num_axes, num_tokens], with row stride position_axis_stride (0: one row for all axes), and slot_mapping
+  // [slot_mapping_len], the slots of the first slot_mapping_len tokens (0: of all of them). Positions may be null (and cu_seqlens_q too) if
+  // nothing needs them: no table, no inv_freq, no q_scale.by_position. Then all positions count as 0.
   prologue_index_view positions;
   int64_t position_axis_stride;  // = PROLOGUE_UNSET_STRIDE; must be set if num_axes > 1
   prologue_index_view slot_mapping;
   int64_t slot_mapping_len;
 
-  // Derived: what is not given, if cu_seqlens_q is not null. Token t with cu_seqlens_q[s] <= t < cu_seqlens_q[s+1] is number
+  // What is not given is derived, if cu_seqlens_q is not null. Token t with cu_seqlens_q[s] <= t < cu_seqlens_q[s+1] is number
   // j = t - cu_seqlens_q[s] of sequence s. Its cache position is p = cache_lens[s] + j, or seq_lens[s] - n + j, where n is the
   // sequence's number of tokens, cu_seqlens_q[s+1] - cu_seqlens_q[s]. Exactly one of cache_lens, seq_lens and
   // page_table.kv_last_page_len must be given; from the last follows what seq_lens would be, if there is no ring.
@@ -848,7 +848,7 @@ typedef struct prologue_q_scale {
 } prologue_q_scale;
 PROLOGUE_C_API void prologue_q_scale_init(prologue_q_scale* value);
 
-// Q as fp8 instead of q_out (which is then null): x / scale is stored. A scale per token and head is computed (amax / 448 for e4m3,
+// Stores Q as fp8 (x / scale) instead of q_out, which is then null. A scale per token and head is computed (amax / 448 for e4m3,
 // amax / 57344 for e5m2).
 typedef struct prologue_quantized_query {
   void* data;  // [num_tokens, num_q_heads, head_dim] bytes; null = q_out is written instead
@@ -885,9 +885,9 @@ typedef struct prologue_attention_prologue_params {
   prologue_head_norm v_norm;  // rms over a head, without weight and bias (Gemma 4)
   prologue_rope rope;
   prologue_token_places places;
-  // Not 0: the Hadamard transform of Q and K, a power of two in 2..512 that divides head_dim. It spreads large channels, so that a
-  // quantised K loses less. Each block of so many adjacent channels of each head, rotated or not, is multiplied by Sylvester's
-  // Hadamard matrix (natural order) / sqrt(hadamard_block):
+  // If it is not 0, Q and K get a Hadamard transform over so many channels: a power of two in 2..512 that divides head_dim. It spreads
+  // large channels, so that a quantised K loses less. Each block of so many adjacent channels of each head, rotated or not, is multiplied
+  // by Sylvester's Hadamard matrix (natural order) / sqrt(hadamard_block):
   //   (x[c], x[c + d]) = (x[c] + x[c + d], x[c] - x[c + d])   for d = 1, 2, 4 .. hadamard_block / 2, channels c without the bit d
   //   x = x * (1 / sqrt(hadamard_block))
   // Each sum, the factor and the product are rounded to float32. It is a step like the others: k_out has it too.
@@ -920,7 +920,7 @@ PROLOGUE_C_API prologue_status prologue_attention_prologue(
     const prologue_attention_prologue_params* params,
     const prologue_execution* execution);
 
-// A call that is validated once and then launched many times with other pointers, for example for every layer of a model.
+// A plan is a call that is validated once and then launched many times with other pointers, for example for every layer of a model.
 typedef struct prologue_attention_prologue_plan prologue_attention_prologue_plan;
 // `params` fixes everything except what a run may change: num_tokens (up to max_tokens), places.num_seqs (up to that of
 // `params`), places.slot_mapping_len, places.page_table.num_kv_indices (up to that of `params`), places.position_axis_stride,
@@ -936,9 +936,9 @@ PROLOGUE_C_API prologue_status prologue_attention_prologue_plan_run(
     const prologue_attention_prologue_plan* plan,
     const prologue_attention_prologue_params* params,
     const prologue_execution* execution);
-// The kernel that run() uses: "cpu"; "lean", an instance compiled for the steps of this call; or "general", one CUDA kernel
-// that decides everything at run time and takes several times as long. (A run whose slot_mapping_len is less than its tokens
-// always takes the general kernel.)
+// Returns the kernel that run() uses: "cpu"; "lean", an instance compiled for the steps of this call; or "general", one CUDA kernel that
+// decides everything at run time and takes several times as long. (A run whose slot_mapping_len is less than its tokens always takes the
+// general kernel.)
 PROLOGUE_C_API const char* prologue_attention_prologue_plan_kernel(const prologue_attention_prologue_plan* plan);
 PROLOGUE_C_API void prologue_attention_prologue_plan_destroy(prologue_attention_prologue_plan* plan);
 
@@ -978,8 +978,8 @@ typedef struct prologue_qk_norm_params {
 PROLOGUE_C_API void prologue_qk_norm_params_init(prologue_qk_norm_params* value);
 PROLOGUE_C_API prologue_status prologue_qk_norm(const prologue_qk_norm_params* params, const prologue_execution* execution);
 
-// The Hadamard transform of Q or K (hadamard_block in section attention_prologue). y may be x itself. The rows of a token with a negative
-// position are not touched. positions may be null: then no token is padding.
+// Describes the Hadamard transform of Q or K (hadamard_block in section attention_prologue). y may be x itself. The rows of a token with a
+// negative position are not touched. positions may be null: then no token is padding.
 typedef struct prologue_hadamard_params {
   int64_t num_tokens;
   int64_t num_heads;

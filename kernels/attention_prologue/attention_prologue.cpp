@@ -97,7 +97,7 @@ Status check_norms(const AttentionPrologueParams& p) {
   return unsupported(kName, ": v_norm has a weight, or is not rms over a head: supported is rms over a head, without a weight");
 }
 
-// The types and columns of cos and sin, or of inv_freq, that the prologue takes.
+// Checks the types and columns of cos and sin, or of inv_freq, that the prologue takes.
 Status check_columns(const Rope& r) {
   if (!rope_rows_are_given(r.source)) {
     if (r.type == DType::f32) return {};
@@ -203,7 +203,7 @@ Status check_presence(const AttentionPrologueParams& p) {
   return {};
 }
 
-// Rows of cos or of sin: apart, or one for all.
+// Adds the rows of cos or of sin: they are apart, or one row is for all tokens.
 Status add_rows(const char* name, const RopeColumns& of, DType type, int64_t rows, int64_t columns, RegionChecks& regions) {
   if (rows > 1 && of.row_stride > 0 && of.row_stride < columns) {
     return invalid_argument(kName, ": ", name, " has ", columns, " columns and ", rows, " rows ", of.row_stride,

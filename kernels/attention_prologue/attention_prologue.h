@@ -1,4 +1,4 @@
-// The attention prologue: everything between the QKV GEMM and attention, in one pass over the tokens and one launch.
+// The attention prologue does everything between the QKV GEMM and attention, in one pass over the tokens and one launch.
 //
 // For token t and head h (each step is optional):
 //   Q, K:  x = in[t, h, :] + bias[h, :]
@@ -79,7 +79,7 @@ struct QkvBias {
 enum class NormPlacement : int32_t { none = 0, before_rope, after_rope };
 enum class NormScope : int32_t { head = 0, token };  // token: one norm over all heads of the token (OLMo 2); rms only
 
-// The norm of each head of one of Q, K and V; each of them has its own.
+// Describes the norm of each head of one of Q, K and V; each of them has its own.
 //   rms:    x / sqrt(mean(x^2) + eps) * (weight_offset + w)
 //   layer:  (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * (weight_offset + w) + b
 struct HeadNorm {
@@ -95,17 +95,17 @@ struct HeadNorm {
   uint64_t reserved[2] = {};         // zeros: docs/versioning.md
 };
 
-// The position and slot of each token: given, or derived in the kernel from arrays that a step of attention needs too.
+// Tells the position and slot of each token: they are given, or derived in the kernel from arrays that a step of attention needs too.
 struct TokenPlaces {
-  // Given. positions [num_axes, num_tokens], row stride position_axis_stride (0: one row for all axes); slot_mapping
-  // [slot_mapping_len], the slots of the first slot_mapping_len tokens (0: of all of them). Positions may be null (and
-  // cu_seqlens_q too) if nothing needs them: no table, no inv_freq, no q_scale.by_position. Then all positions count as 0.
+  // These are given: positions [num_axes, num_tokens], with row stride position_axis_stride (0: one row for all axes), and slot_mapping
+  // [slot_mapping_len], the slots of the first slot_mapping_len tokens (0: of all of them). Positions may be null (and cu_seqlens_q too) if
+  // nothing needs them: no table, no inv_freq, no q_scale.by_position. Then all positions count as 0.
   IndexView positions;
   int64_t position_axis_stride = kUnsetStride;  // must be set if num_axes > 1
   IndexView slot_mapping;
   int64_t slot_mapping_len = 0;
 
-  // Derived: what is not given, if cu_seqlens_q is not null. Token t with cu_seqlens_q[s] <= t < cu_seqlens_q[s+1] is number
+  // What is not given is derived, if cu_seqlens_q is not null. Token t with cu_seqlens_q[s] <= t < cu_seqlens_q[s+1] is number
   // j = t - cu_seqlens_q[s] of sequence s. Its cache position is p = cache_lens[s] + j, or seq_lens[s] - n + j, where n is the
   // sequence's number of tokens, cu_seqlens_q[s+1] - cu_seqlens_q[s]. Exactly one of cache_lens, seq_lens and
   // page_table.kv_last_page_len must be given; from the last follows what seq_lens would be, if there is no ring.
@@ -138,7 +138,7 @@ struct QueryScale {
   uint64_t reserved[2] = {};  // zeros: docs/versioning.md
 };
 
-// Q as fp8 instead of q_out (which is then null): x / scale is stored. A scale per token and head is computed (amax / 448 for e4m3,
+// Stores Q as fp8 (x / scale) instead of q_out, which is then null. A scale per token and head is computed (amax / 448 for e4m3,
 // amax / 57344 for e5m2).
 struct QuantizedQuery {
   void* data = nullptr;  // [num_tokens, num_q_heads, head_dim] bytes; null = q_out is written instead
@@ -170,9 +170,9 @@ struct AttentionPrologueParams {
   HeadNorm v_norm;  // rms over a head, without weight and bias (Gemma 4)
   Rope rope;
   TokenPlaces places;
-  // Not 0: the Hadamard transform of Q and K, a power of two in 2..512 that divides head_dim. It spreads large channels, so that a
-  // quantised K loses less. Each block of so many adjacent channels of each head, rotated or not, is multiplied by Sylvester's
-  // Hadamard matrix (natural order) / sqrt(hadamard_block):
+  // If it is not 0, Q and K get a Hadamard transform over so many channels: a power of two in 2..512 that divides head_dim. It spreads
+  // large channels, so that a quantised K loses less. Each block of so many adjacent channels of each head, rotated or not, is multiplied
+  // by Sylvester's Hadamard matrix (natural order) / sqrt(hadamard_block):
   //   (x[c], x[c + d]) = (x[c] + x[c + d], x[c] - x[c + d])   for d = 1, 2, 4 .. hadamard_block / 2, channels c without the bit d
   //   x = x * (1 / sqrt(hadamard_block))
   // Each sum, the factor and the product are rounded to float32. It is a step like the others: k_out has it too.
@@ -191,7 +191,7 @@ struct AttentionPrologueParams {
   uint64_t reserved[8] = {};        // zeros: docs/versioning.md
 };
 
-// Channels of a head of V.
+// Returns the channels of a head of V.
 constexpr int64_t v_head_dim(const AttentionPrologueParams& params) {
   return params.cache.v.head_dim > 0 ? params.cache.v.head_dim : params.head_dim;
 }
@@ -204,7 +204,7 @@ PROLOGUE_API void set_packed_qkv(AttentionPrologueParams& params, const void* qk
 PROLOGUE_API Status validate(const AttentionPrologueParams& params);
 PROLOGUE_API Status attention_prologue(const AttentionPrologueParams& params, const Execution& execution);
 
-// A call that is validated once and then launched many times with other pointers, for example for every layer of a model.
+// A plan is a call that is validated once and then launched many times with other pointers, for example for every layer of a model.
 class PROLOGUE_API AttentionProloguePlan {
  public:
   // `params` fixes everything except what a run may change: num_tokens (up to max_tokens), places.num_seqs (up to that of
@@ -215,9 +215,9 @@ class PROLOGUE_API AttentionProloguePlan {
   // Everything fixed must be equal to the plan's, and a pointer must be null exactly if the plan's was; otherwise an error names
   // the member that differs. The alignment of the pointers and their overlap are not checked again: they must be as in the plan.
   Status run(const AttentionPrologueParams& params, const Execution& execution) const;
-  // The kernel that run() uses: "cpu"; "lean", an instance compiled for the steps of this call; or "general", one CUDA kernel
-  // that decides everything at run time and takes several times as long. (A run whose slot_mapping_len is less than its tokens
-  // always takes the general kernel.)
+  // Returns the kernel that run() uses: "cpu"; "lean", an instance compiled for the steps of this call; or "general", one CUDA kernel that
+  // decides everything at run time and takes several times as long. (A run whose slot_mapping_len is less than its tokens always takes the
+  // general kernel.)
   const char* kernel() const;
 
  private:

@@ -15,7 +15,7 @@ namespace prologue::cpu {
 
 namespace {
 
-// cos and sin of one token.
+// Holds cos and sin of one token.
 struct Angles {
   alignas(64) float cos[kMaxHeadDim / 2];
   alignas(64) float sin[kMaxHeadDim / 2];

@@ -18,18 +18,18 @@ constexpr const char* kName = "attention_prologue";
 
 int64_t padded_lanes(int64_t units) { return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(units))); }
 
-// Rows of a block such that its warps are full.
+// Rounds the rows of a block up so that its warps are full.
 int64_t fill_warps(int64_t rows, int64_t lanes) { return lanes >= 32 ? rows : round_up(rows, 32 / lanes); }
 
-// Rows of a block, and blocks of a token: a block keeps to one tensor where a thread has one head; else a block holds as much of
-// the token as it can. The heads of a plain thread are far apart; those of another are neighbours of one tensor, and where warps
+// These are the rows of a block, and the blocks of a token: a block keeps to one tensor if a thread has one head; otherwise it holds as
+// much of the token as it can. The heads of a plain thread are far apart; those of another are neighbours of one tensor, and where warps
 // are full a warp keeps to one tensor too.
 struct Rows {
   int64_t per_block;
   int64_t blocks;
 };
 
-// `over_token`: the first block holds all heads of q and k.
+// If `over_token`, the first block holds all heads of q and k.
 template <class Args>
 Rows place_rows(const Instance& instance, bool pads, bool over_token, int64_t lanes, Args& args) {
   const int64_t max_rows = std::max<int64_t>(instance.threads / lanes, 1);
@@ -105,8 +105,8 @@ std::span<const Family> families_of(DType type) {
   }
 }
 
-// The lanes of a head fit a block. Those that work together are of one warp, and at least as many as the heads of a thread. Heads
-// that share a norm fit one block.
+// Returns whether the lanes of a head fit a block. The lanes that work together must be of one warp, and at least as many as the heads of a
+// thread. Heads that share a norm must fit one block.
 bool lanes_fit(const AttentionPrologueParams& p, int features, const Instance& instance) {
   const int64_t units = units_of_all(p, instance.vector);
   if (!padded(features)) return units <= instance.threads;
@@ -117,11 +117,11 @@ bool lanes_fit(const AttentionPrologueParams& p, int features, const Instance& i
   return (fill_warps(p.num_q_heads, lanes) + fill_warps(k_heads, lanes)) * lanes <= instance.threads;
 }
 
-// How a family that decides at run time fits a call: with the call's layouts and steps, or with more of them.
+// Says how a family that decides at run time fits a call: with the call's layouts and steps, or with more of them.
 enum class Fit { close, any };
 
-// Whether a family can run a call: its features are exactly those of the call, or it runs any mixture of steps. `vector`: the
-// widest that the data allow.
+// Whether a family can run a call: its features are exactly those of the call, or it runs any mixture of steps. `vector` is the widest that
+// the data allow.
 bool serves(const Family& family, int64_t vector, const AttentionPrologueParams& p, Fit fit = Fit::close) {
   if (family.vector > vector) return false;
   if (family.general != nullptr) return true;
@@ -140,7 +140,7 @@ bool serves(const Family& family, int64_t vector, const AttentionPrologueParams&
   return (features | kLayouts) == (family.features | kLayouts) && (features & ~family.features) == 0;
 }
 
-// The first that can do it, with vectors as wide as the data allow.
+// Returns the first family that can do the call, with vectors as wide as the data allow.
 const Family* find_family(const AttentionPrologueParams& p) {
   const int64_t vector = widest_vector(p);
   for (const Family& family : families_of(p.dtype)) {

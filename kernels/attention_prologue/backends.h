@@ -12,7 +12,7 @@ namespace prologue {
 
 class RegionChecks;
 
-// With the types that unset stands for: of the cache, of the norms' weights, of q8_out.
+// Returns the parameters with the types that unset stands for: of the cache, of the norms' weights, of q8_out.
 AttentionPrologueParams resolved(const AttentionPrologueParams& params);
 
 PROLOGUE_API Status validate(const AttentionPrologueParams& params, const Execution& execution);
@@ -23,7 +23,7 @@ PROLOGUE_API Status validate(const QueryScaleParams& params, const Execution& ex
 PROLOGUE_API Status validate(const KvWriteParams& params, const Execution& execution);
 
 PROLOGUE_API Status run_validated(const AttentionPrologueParams& params, const Execution& execution);
-// A valid call in two steps: the choice of a kernel, for at most params.num_tokens (null on the CPU), and a run of that kernel.
+// These do a valid call in two steps: the choice of a kernel, for at most params.num_tokens (null on the CPU), and a run of that kernel.
 PROLOGUE_API Result<const void*> choose_kernel(const AttentionPrologueParams& params, const Execution& execution);
 PROLOGUE_API Status run_kernel(const void* kernel, const AttentionPrologueParams& params, const Execution& execution);
 PROLOGUE_API Status run_validated(const AddBiasParams& params, const Execution& execution);
@@ -51,7 +51,7 @@ Status hadamard(const HadamardParams& params, const Execution& execution);
 Status query_scale(const QueryScaleParams& params, const Execution& execution);
 Status kv_write(const KvWriteParams& params, const Execution& execution);
 
-// The same in two steps: the choice of a kernel for at most params.num_tokens, and launches of it.
+// These do the same in two steps: the choice of a kernel for at most params.num_tokens, and launches of it.
 Result<const void*> plan_attention_prologue(const AttentionPrologueParams& params);
 const char* kernel_of_plan(const void* plan);
 Status run_plan(const void* plan, const AttentionPrologueParams& params, const Execution& execution);

@@ -1,4 +1,4 @@
-// The kernel instances of the prologue, for tests. Internal; only in builds with CUDA. Listing them needs no GPU.
+// Lists the kernel instances of the prologue, for tests. Internal; only in builds with CUDA. Listing them needs no GPU.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ namespace prologue::cuda {
 PROLOGUE_API std::vector<KernelInstance<AttentionPrologueParams>> instances_of(const AttentionPrologueParams& params,
                                                                                bool all = false);
 
-// The names of all instances.
+// Returns the names of all instances.
 PROLOGUE_API std::vector<std::string> attention_prologue_instances();
 
 }  // namespace prologue::cuda

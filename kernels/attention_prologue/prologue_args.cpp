@@ -76,7 +76,7 @@ void fill_core(const AttentionPrologueParams& p, CoreArgs<Tensor>& args) {
   if (args.slots == nullptr) args.slots = args.positions, args.slot_step = args.position_step;
 }
 
-// Of Q as fp8, and of K and V: the type that is stored and its scales. LeanTensor and TensorExtras have the same members for it.
+// Fills in the type that is stored and its scales, for Q as fp8, and for K and V. LeanTensor and TensorExtras have the same members for it.
 template <class Tensor>
 void fill_stores(const AttentionPrologueParams& p, Tensor (&tensors)[3]) {
   const auto fill = [](Tensor& tensor, DType type, KvScaling scaling, float* scales, const PageStrides& computed_strides) {

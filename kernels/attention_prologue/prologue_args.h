@@ -13,8 +13,8 @@
 
 namespace prologue::cuda {
 
-// One of q, k and v: its input and its output. An output row is at
-// out + page * out_page + offset * out_token + head * out_head; q counts as one page whose offsets are tokens.
+// Describes one of q, k and v: its input and its output. An output row is at out + page * out_page + offset * out_token + head * out_head;
+// q counts as one page whose offsets are tokens.
 template <class Stride>
 struct TensorArgs {
   const char* in = nullptr;
@@ -27,7 +27,7 @@ struct TensorArgs {
   int32_t heads = 0;
 };
 
-// A head of q (tensor 0), k or v.
+// This is a head of q (tensor 0), k or v.
 struct TensorHead {
   int tensor;
   int head;
@@ -120,7 +120,7 @@ struct PageTableArgs {
 
 using PlainArgs = CoreArgs<TensorArgs<uint32_t>>;
 
-// Of the instances with steps.
+// These are the arguments of the instances with steps.
 struct LeanArgs : CoreArgs<LeanTensor> {
   AxisArgs axes;
   SequenceArgs sequences;
@@ -189,7 +189,7 @@ struct GeneralArgs {
 
 // ---- filling in -------------------------------------------------------------------------------------------------------------
 
-// `features`: of the instance (PlainArgs), or that the call asks for (the others). k_begin and v_begin are the launch's.
+// `features` are those of the instance (PlainArgs), or those that the call needs (the others). k_begin and v_begin are the launch's.
 void fill(const AttentionPrologueParams& params, int features, PlainArgs& args);
 void fill(const AttentionPrologueParams& params, int features, LeanArgs& args);
 void fill(const AttentionPrologueParams& params, int features, MoreArgs& args);

@@ -92,7 +92,7 @@ bool whole_heads(const AttentionPrologueParams& p) {
   return p.rope.rotary_dim == 0 || (p.rope.rotary_dim == p.head_dim && p.rope.style == RopeStyle::neox);
 }
 
-// Every byte offset that a lean kernel forms in 32 bits fits.
+// Returns whether every byte offset that a lean kernel computes in 32 bits fits.
 bool fits_32_bits(const AttentionPrologueParams& p) {
   for (const int64_t stride :
        {p.q.token_stride, p.k.token_stride, p.v.token_stride, p.q_out.token_stride, p.q8_out.token_stride, p.cache.k.strides.page,
@@ -111,7 +111,7 @@ bool fits_32_bits(const AttentionPrologueParams& p) {
   return !(writes_cache(p) && num_slots(p.cache) > kMost / 2) && p.rope.max_position <= kMost / 2;
 }
 
-// True if the call needs nothing that only the general kernel can do.
+// Returns true if the call needs nothing that only the general kernel can do.
 bool lean(const AttentionPrologueParams& p) {
   const Rope& r = p.rope;
   if (p.num_q_heads + 2 * p.num_kv_heads > kMaxBlocksOfToken) return false;
@@ -137,7 +137,7 @@ bool has_every_step(const AttentionPrologueParams& p) {
          (p.rope.past_table == PastTable::identity && p.rope.max_position > 0);
 }
 
-// The norm that kNorm stands for.
+// Returns whether the norm is the one that kNorm stands for.
 bool is_usual(const HeadNorm& norm, DType dtype) {
   return norm.placement == NormPlacement::before_rope && norm.kind == NormKind::rms && norm.scope == NormScope::head &&
          norm.weight != nullptr && norm.weight_head_stride == 0 && norm.weight_type == dtype;

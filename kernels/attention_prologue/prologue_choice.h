@@ -1,4 +1,4 @@
-// What a call asks of a CUDA kernel: how wide its vectors can be, and the features that a lean instance must have. No CUDA here.
+// What a call asks of a CUDA kernel: how wide its vectors can be, and the features that a lean instance must have. There is no CUDA here.
 #pragma once
 
 #include <cstdint>
@@ -27,14 +27,14 @@ inline bool one_table(const Rope& rope) {
 
 inline constexpr int64_t kMaxBlocksOfToken = 65535;  // blockIdx.y
 
-// Channels in one access, at most: pointers and strides are aligned to them.
+// Returns the most channels in one access: pointers and strides are aligned to them.
 int64_t widest_vector(const AttentionPrologueParams& params);
 
-// Units (head_layout.h) of the longest head.
+// Returns the units (head_layout.h) of the longest head.
 int64_t units_of_all(const AttentionPrologueParams& params, int64_t vector);
 
-// The features (prologue_args.h) that a lean instance must have, or -1 where only the general kernel will do. `vector`: channels
-// in one access.
+// The features (prologue_args.h) that a lean instance must have, or -1 where only the general kernel will do. `vector` is the number of
+// channels in one access.
 int features_of(const AttentionPrologueParams& params, int64_t vector);
 
 }  // namespace prologue::cuda

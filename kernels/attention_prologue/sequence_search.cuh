@@ -1,4 +1,4 @@
-// The sequence of a token, found by a warp or by one thread.
+// Finds the sequence of a token, by a warp or by one thread.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,11 @@
 
 namespace prologue::cuda {
 
-// The sequence of token t: the last s with cu_seqlens_q[s] <= t; num_seqs for a token behind the last one. The whole warp works
-// for one token. In a step of single tokens s = t, in one of a single sequence s = 0: that guess costs one trip to memory; other
-// steps are searched 32 ways at a time. `lane`: of the warp.
+// Returns the sequence of token t: the last s with cu_seqlens_q[s] <= t, or num_seqs for a token after the last one. The whole warp works
+// for one token. In a step of single tokens s = t, in one of a single sequence s = 0: that guess costs one trip to memory; other steps are
+// searched 32 ways at a time. `lane` is that of the warp.
 __device__ inline TokenSequence search_sequence(const SequenceArgs& p, int64_t t, int lane) {
-  // Invariant: the answer, the number of i in [1, num_seqs] with cu_seqlens_q[i] <= t, is in [low, high].
+  // The invariant is that the answer, the number of i in [1, num_seqs] with cu_seqlens_q[i] <= t, is in [low, high].
   int low = 0, high = p.num_seqs;
   while (low < high) {
     const int step = (high - low + 31) / 32;
@@ -24,7 +24,7 @@ __device__ inline TokenSequence search_sequence(const SequenceArgs& p, int64_t t
   return low < p.num_seqs ? sequence_at(p, low) : TokenSequence{p.num_seqs, 0, 0, 0};
 }
 
-// The same by one thread, whose neighbours look for other tokens.
+// Does the same by one thread, whose neighbours search for other tokens.
 __device__ inline TokenSequence bisect_sequences(const SequenceArgs& p, int64_t t) {
   int low = 0, high = p.num_seqs;
   while (low < high) {

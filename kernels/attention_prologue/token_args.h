@@ -1,6 +1,6 @@
-// The positions and the slot of a token, given or derived (TokenPlaces in attention_prologue.h), and what may be done for it: for
-// the CPU and for the general kernel. Whatever the arrays hold, nothing is read outside their stated shapes. The lean kernels
-// load the same in an order of their own (lean/token.cuh).
+// Finds the positions and the slot of a token, given or derived (TokenPlaces in attention_prologue.h), and what may be done for it, for the
+// CPU and for the general kernel. Whatever the arrays hold, nothing is read outside their stated shapes. The lean kernels load the same in
+// an order of their own (lean/token.cuh).
 #pragma once
 
 #include <algorithm>
@@ -39,7 +39,7 @@ PROLOGUE_HOST_DEVICE inline int64_t cache_position(const SequenceArgs& p, const 
   return length + (t - (p.length_of != LengthOf::before ? sequence.end : sequence.begin));
 }
 
-// AttentionPrologueParams, as far as it says where tokens are. Arrays that a call does not use are null.
+// Holds AttentionPrologueParams, as far as they say where tokens are. Arrays that a call does not use are null.
 struct TokenArgs {
   IndexView positions;
   IndexView slots;
@@ -61,7 +61,7 @@ struct TokenArgs {
   int32_t position_offset_per_seq = 0;
 };
 
-// True if something is written to the cache, so that slots are needed.
+// Returns true if something is written to the cache, so that slots are needed.
 inline bool writes_cache(const AttentionPrologueParams& p) {
   return p.num_kv_heads > 0 &&
          ((p.k.data != nullptr && p.cache.k.data != nullptr) || (p.v.data != nullptr && p.cache.v.data != nullptr));
@@ -73,11 +73,11 @@ inline bool derives_positions(const AttentionPrologueParams& p) {
   return p.places.cu_seqlens_q != nullptr && p.places.positions.data == nullptr;
 }
 
-// The tokens that slot_mapping has an entry for.
+// Returns the number of tokens that slot_mapping has an entry for.
 inline int64_t slots_given(int64_t slot_mapping_len, int64_t num_tokens) {
   return slot_mapping_len > 0 ? slot_mapping_len : num_tokens;
 }
-// True if some tokens are past the end of slot_mapping.
+// Returns true if some tokens are past the end of slot_mapping.
 inline bool lacks_slots(const AttentionPrologueParams& p) {
   return p.places.slot_mapping_len > 0 && p.places.slot_mapping_len < p.num_tokens && writes_cache(p);
 }
@@ -124,7 +124,7 @@ struct ResolvedToken : Token {
   uint32_t offset = 0;
 };
 
-// The slot of token t of a sequence with these pages, `cached` being its cache position.
+// Finds the slot of token t of a sequence with these pages, where `cached` is its cache position.
 PROLOGUE_HOST_DEVICE inline SlotFacts derived_slot(const TokenArgs& p, const TokenSequence& sequence, const PageRow& row,
                                                    int64_t t, int64_t cached, ResolvedToken& token) {
   SlotFacts slot;

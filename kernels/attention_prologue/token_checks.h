@@ -17,7 +17,7 @@ inline Status check_slot_mapping_len(const char* operation, int64_t slot_mapping
   return invalid_argument(operation, ": slot_mapping_len is ", slot_mapping_len, ", but slot_mapping is null");
 }
 
-// For a call that derives something.
+// The call must derive something.
 inline Status check_lengths(const char* operation, const TokenPlaces& places) {
   const char* given[3] = {};
   int count = 0;

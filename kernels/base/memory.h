@@ -10,8 +10,8 @@ struct CUevent_st;
 
 namespace prologue {
 
-// The pages of large blocks of host memory. `huge` is faster to read, but what is touched first in 2 MiB takes all of them. `small` is for
-// memory of which little may ever be used, at scattered addresses.
+// Chooses the pages of large blocks of host memory. `huge` is faster to read, but what is touched first in 2 MiB takes all of them. `small`
+// is for memory of which little may ever be used, at scattered addresses.
 enum class HostPages : int32_t { huge = 0, small };
 
 // Owns memory. It can be moved, not copied. Host memory is aligned to 64 bytes (large blocks: to 2 MiB), device memory to 256 bytes

@@ -243,7 +243,7 @@ Status check_run(const RotaryParams& plan, const RotaryParams& run, bool with_po
   const RotaryPositions& positions = run.positions;
   checks.may_change(positions.num_seqs, positions.cu_seqlens.data != nullptr, run.seq_len > 0 ? 1 : 0, plan.positions.num_seqs);
 
-  // A stride, which matters only where something repeats.
+  // A stride matters only if something repeats.
   const auto stride = [&](const int64_t& of_run, int64_t count) { checks.may_change(of_run, count > 1, 0, Checks::kAnything); };
   for (int64_t i = 0; i < plan.num_tensors; ++i) {
     for (const RotaryStrides* of : {&run.tensors[i].x_strides, &run.tensors[i].y_strides}) {

@@ -15,7 +15,7 @@
 namespace prologue::test {
 namespace {
 
-// Members one after another, with no more between them than their alignment asks for: none is missing.
+// The members are one after another, with no more between them than their alignment needs: none is missing.
 template <class Struct>
 void expect_complete() {
   const Struct object = {};

@@ -1,4 +1,4 @@
-// The parameters of an operation with one member changed, for each of its members: for tests that must not miss one.
+// Makes the parameters of an operation with one member changed, for each of its members: for tests that must not miss one.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace prologue::test {
 
-// Another value of the same type. A pointer becomes null, or an address that must not be read.
+// Returns another value of the same type. A pointer becomes null, or an address that must not be read.
 template <class Value>
 Value other_value(Value value) {
   if constexpr (std::is_pointer_v<Value>) {

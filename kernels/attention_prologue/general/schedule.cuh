@@ -2,7 +2,7 @@
 // of two; the rows threadIdx.y of all blockIdx.y walk the heads of q, k and v. A head of more than 32 lanes has a block to
 // itself, a norm over the whole token a block for the token.
 //
-// Everything that attention_prologue.h describes, decided at run time.
+// This kernel does everything that attention_prologue.h describes, decided at run time.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace prologue::cuda {
 
-// The index arrays' entries of a token. All loads are on their way before the first is used. The whole warp works for one token.
+// Loads the index arrays' entries of a token. All loads are in flight before the first is used. The whole warp works for one token.
 struct TokenIndices {
   const TokenArgs& p;
   int64_t t;
@@ -46,7 +46,7 @@ struct TokenIndices {
   __device__ TokenSequence sequence() const { return find_sequence(p.sequences, t, lane_of_warp); }
 };
 
-// cos and sin of a unit's pairs from rows of the type Stored: the token's row, or the rows of its positions on the pairs' axes.
+// Loads cos and sin of a unit's pairs from rows of the type Stored: the token's row, or the rows of its positions on the pairs' axes.
 template <class Stored, int V>
 __device__ inline UnitAngles<V> angles_of_rows(const Rope& rope, const ResolvedToken& token, int64_t t, int pair) {
   const int column = pair % pairs_of_block(rope);  // of the first pair; all are of one block
@@ -99,7 +99,7 @@ __device__ inline UnitAngles<V> angles_of_token(const GeneralArgs& p, const Reso
   return angles;
 }
 
-// What all heads of a token share.
+// Holds what all heads of a token have in common.
 template <int V>
 struct GeneralToken : ResolvedToken {
   UnitAngles<V> angles_of_pairs;
@@ -108,7 +108,7 @@ struct GeneralToken : ResolvedToken {
   float sums[2];  // of the squares of all heads of q and of k, where the norm is over the token
 };
 
-// A unit of an array of float32.
+// Loads a unit of an array of float32.
 template <int V>
 __device__ inline UnitValues<V> load_floats(const char* values, const UnitPlace& place) {
   constexpr int kFloats = V < 4 ? V : 4;  // of a load
@@ -126,7 +126,7 @@ __device__ inline UnitValues<V> load_floats(const char* values, const UnitPlace&
   return unit;
 }
 
-// A thread's unit of a head, and its data, on their way. A head that is not there (`active` false) has no channels.
+// Holds a thread's unit of a head, whose data are in flight. If a head does not exist (`active` is false), it has no channels.
 template <class T, int V>
 struct GeneralHead {
   TensorHead at;
@@ -156,7 +156,7 @@ struct GeneralHead {
   }
 };
 
-// The steps of a head.
+// Says which steps a head has.
 template <class T, int V>
 struct GeneralSteps : NoSteps<T, V> {
   const GeneralArgs& p;
@@ -241,7 +241,7 @@ __device__ inline void store_packed(char* to, const UnitValues<V>& values, const
   }
 }
 
-// Of a head of uint4. All threads of the block must be here.
+// Computes the scale and zero point of a head of uint4. All threads of the block must be here.
 template <class T, int V>
 __device__ inline AsymmetricScale computed_asymmetric_scale(const UnitValues<V>& values, const GeneralSteps<T, V>& steps,
                                                             const BlockLanes<V>& lanes) {
@@ -256,8 +256,8 @@ struct GeneralShared {
   uint8_t codes[kMaxGeneralThreads * 16];  // of 4 bits, before two of them share a byte
 };
 
-// Into the cache, or into q_out and q8_out. `reached`: whether this head's slot is to be written. All threads of the block must be
-// here.
+// Stores a head into the cache, or into q_out and q8_out. `reached` says whether this head's slot is to be written. All threads of the
+// block must be here.
 template <class T, int V>
 __device__ inline void store_head(const GeneralSteps<T, V>& steps, const UnitValues<V> (&values)[1], int64_t t, bool reached,
                                   const BlockLanes<V>& lanes, uint8_t* codes) {
@@ -302,7 +302,8 @@ __device__ inline void store_head(const GeneralSteps<T, V>& steps, const UnitVal
   }
 }
 
-// The sum of squares over all heads of q (tensor 0) or k (1) of the token, one head after another. `rows`: the heads of the block.
+// Returns the sum of squares over all heads of q (tensor 0) or k (1) of the token, one head after another. `rows` is the number of heads of
+// the block.
 template <class T, int V, class LanesOf>
 __device__ inline float token_sum(const GeneralArgs& p, const GeneralToken<V>& token, int64_t t, int tensor,
                                   const LanesOf& lanes_of, float (&of_rows)[kMaxLanes], int lane, int row, int rows) {

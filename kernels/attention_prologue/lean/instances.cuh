@@ -1,4 +1,4 @@
-// The instances that are shipped: tables, one per element type (instances_*_cuda.cu), walked in order.
+// Declares the instances that ship: tables, one per element type (instances_*_cuda.cu), which are searched in order.
 #pragma once
 
 #include <cstdint>

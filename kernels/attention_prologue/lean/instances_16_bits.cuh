@@ -1,7 +1,7 @@
-// The table of a 16-bit type. An instance or a family is here if it was measured to be more than 2 % faster than the next one that
+// Makes the table of a 16-bit type. An instance or a family is here if it was measured to be more than 2 % faster than the next one that
 // can do the same (benchmarks/results/2026-11-28-h200-levels.md). With few tokens the instructions between the last load and the first
-// store limit: narrow accesses spread a head over more lanes. Up to some thousand tokens: small blocks with one head per thread and
-// evict-first cache hints. With more tokens bandwidth limits: a block for each token, and a thread uses its cos and sin for two heads.
+// store limit: narrow accesses spread a head over more lanes. Up to some thousand tokens, blocks are small and have one head per thread and
+// evict-first cache hints. With more tokens bandwidth limits: each token has a block, and a thread uses its cos and sin for two heads.
 #pragma once
 
 #include <vector>
@@ -36,7 +36,7 @@ Family all_sizes(DType type) {
   return {type, kFeatures, 8, kInstances, nullptr};
 }
 
-// Of vectors of 4 channels: twice as many heads a thread are about as many bytes.
+// Has vectors of 4 channels: twice as many heads a thread are about as many bytes.
 template <class T, int kFeatures>
 Family vectors_of_4(DType type) {
   static const Instance kInstances[] = {

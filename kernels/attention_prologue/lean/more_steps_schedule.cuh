@@ -41,8 +41,8 @@ struct WeightUnit {
   }
 };
 
-// The steps of a head. `kEarly`: the loads of constants are in flight before the token is known; otherwise constants are loaded where they
-// are used, which takes fewer registers.
+// Says which steps a head has. If `kEarly`, the loads of constants are in flight before the token is known; otherwise constants are loaded
+// where they are used, which takes fewer registers.
 template <class T, int V, bool kEarly, bool kEvery, class Angles>
 struct MoreSteps : NoSteps<T, V> {
   static constexpr bool kHasEveryStep = kEvery;
@@ -223,7 +223,7 @@ __device__ inline void store_head_of_token(const MoreArgs& p, const MoreSteps<T,
   }
 }
 
-// The lanes of a head.
+// Returns the lanes of a head.
 template <int V, int kFeatures>
 __device__ inline auto lanes_of_head(const WarpLanes<V>& whole, const UnitPlace& place, const HeadLayout& layout) {
   if constexpr ((kFeatures & kLayouts) != 0) {

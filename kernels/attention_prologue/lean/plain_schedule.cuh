@@ -1,10 +1,10 @@
 // blockIdx.x is the token; threadIdx.x the lane, that is the unit (head_unit.cuh), within a head; the rows threadIdx.y of all
 // blockIdx.y walk the heads of q, k and v, kUnits of them each, so that a thread keeps its cos and sin for all its heads.
 //
-// Instances that only rotate and write (kLayouts and kPerToken at most). They are separate from lean/steps_schedule.cuh, so
-// that the needs of the other features cost them nothing. The time of a call is one chain of loads, index -> row of cos and sin.
-// So it starts first, both indices are loaded at once, and all loads of data are issued before these return. Padding rows are
-// read too (they are rows of the same arrays), but not used.
+// These instances only rotate and write (they have kLayouts and kPerToken at most). They are separate from lean/steps_schedule.cuh, so that
+// the needs of the other features cost them nothing. The time of a call is one chain of loads, index -> row of cos and sin. So it starts
+// first, both indices are loaded at once, and all loads of data are issued before these return. Padding rows are read too (they are rows of
+// the same arrays), but not used.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +24,9 @@ __global__ void __launch_bounds__(256, kUnits > 1 ? 4 : 1) plain_prologue_kernel
   const uint32_t t = blockIdx.x;
   const int unit = static_cast<int>(threadIdx.x);
 
-  // Measured for each instance (docs/tuning/prologue.md). Where an assembler has registers to spare, it waits for a whole index before it
-  // loads data; so the slot's high word, which is needed last, is asked for behind the barrier. With few tokens both indices are on
-  // their way before the constants that are indexed by the tensor, the slowest of all.
+  // The order was measured for each instance (docs/tuning/prologue.md). If an assembler has registers to spare, it waits for a whole index
+  // before it loads data; so the slot's high word, which is needed last, is loaded after the barrier. With few tokens both indices are in
+  // flight before the constants that are indexed by the tensor, the slowest of all.
   constexpr bool kPlain = kFeatures == 0, kFewTokens = kUnits == 1 && !kHintedStores;
   constexpr bool kSlotInTwo = kPlain ? kUnits == 1 && !kFewTokens : kUnits > 1;
   PendingToken<kFeatures, V, (kUnits > 1)> pending;
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(256, kUnits > 1 ? 4 : 1) plain_prologue_kernel
 
   UnitPlace place;
   bool rotated = true;  // without features every head is rotated, in full
-  // Many tokens: interleaved pairs, too, come from both halves of the rotated channels, so that neighbouring threads read and write
+  // With many tokens, interleaved pairs, too, come from both halves of the rotated channels, so that neighbouring threads read and write
   // neighbouring vectors.
   constexpr bool kMayHalve = (kFeatures & kLayouts) != 0 && V * sizeof(T) == 16 && kUnits > 1;
   const bool halved = kMayHalve && p.layout.style == RopeStyle::interleaved;

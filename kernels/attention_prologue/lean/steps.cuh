@@ -10,8 +10,8 @@
 
 namespace prologue::cuda {
 
-// The threads of a block, and the blocks of an SM: as many as registers leave room for, since a spilt register costs more than another block
-// brings.
+// Bounds the threads of a block, and the blocks of an SM: there are as many as registers leave room for, since a spilt register costs more
+// than another block brings.
 struct Bounds {
   int threads;
   int blocks;
@@ -25,7 +25,7 @@ constexpr bool padded(int features) {
 // Tells the compiler that `same` is the same in all threads of a warp: shuffles after it need not find out which threads are there.
 __device__ inline bool uniform(bool same) { return __any_sync(kWholeWarp, same) != 0; }
 
-// The unit of a lane. Idle lanes do what lane 0 does, but store nothing: a load that waits for a comparison comes late.
+// This is the unit of a lane. Idle lanes do what lane 0 does, but store nothing: a load that waits for a comparison comes late.
 struct LaneUnit {
   UnitPlace place;
   bool inside;
@@ -43,8 +43,8 @@ __device__ inline LaneUnit unit_of_lane(int lane, const HeadLayout& layout) {
   }
 }
 
-// Returns the first head of a thread, which has kUnits neighbouring heads of one tensor. Rows past the last head read the last. `kMixed`: a
-// block works on several tensors, as it does where a thread has several heads.
+// Returns the first head of a thread, which has kUnits neighbouring heads of one tensor. Rows past the last head read the last. If
+// `kMixed`, a block works on several tensors, as it does if a thread has several heads.
 template <int kUnits, bool kMixed = (kUnits > 1)>
 __device__ inline TensorHead heads_of(const LeanArgs& p, uint32_t block, uint32_t row, uint32_t rows) {
   const uint32_t index = kMixed ? block * rows + row : block;
@@ -61,8 +61,8 @@ struct LeanPlan {
   bool loads_scale;
 };
 
-// Plans the steps of a unit. `features`: kFeatures, or with kAnySteps those that the call asks for. kNormsV: `normed` is set for V too, whose
-// norm weights are then loaded and not used: no load waits until the tensor is known.
+// Plans the steps of a unit. `features` are kFeatures, or with kAnySteps those that the call needs. If kNormsV, `normed` is set for V too,
+// whose norm weights are then loaded and not used: no load waits until the tensor is known.
 template <int kFeatures, bool kNormsV>
 __device__ inline void plan_steps(const LeanArgs& p, int features, bool is_v, const UnitPlace& place, LeanPlan& plan) {
   constexpr bool kWithLayouts = (kFeatures & kLayouts) != 0;  // which have no norm
@@ -92,7 +92,7 @@ __device__ inline void load_constants(const LeanPlan& plan, const LeanTensor& te
   }
 }
 
-// The steps of those heads, from their unconverted data. Calling `Angles` loads cos and sin.
+// Says which steps those heads have, from their unconverted data. Calling `Angles` loads cos and sin.
 template <class T, int V, int kAtOnce, class Angles>
 struct LeanSteps : NoSteps<T, V> {
   const LeanPlan& plan;

@@ -1,12 +1,12 @@
 // blockIdx.x is the token; threadIdx.x the lane, that is the unit (head_unit.cuh), within a head; the rows threadIdx.y of all
 // blockIdx.y walk the heads of q, k and v, kUnits neighbouring heads of one tensor each: a thread keeps its cos and sin for them.
 //
-// Instances with steps, with few parameters and instructions. Each runs exactly the steps that its features name; kAnySteps
-// decides them at run time. lean/more_steps_schedule.cuh and general/schedule.cuh run the calls that they cannot run, lean/plain_schedule.cuh
-// those without steps. With few tokens the time is one chain of loads, index -> row of cos and sin. So the kernel is written in the
-// order of that chain: load the indices; load the data and constants; convert the position to an address and load cos and sin;
-// while these loads are in flight, do everything that needs neither (bias, norm, scales). With many tokens the number of
-// instructions limits: what the lanes of a head compute together, they compute for all heads of a thread at once.
+// These instances have steps, and few parameters and instructions. Each runs exactly the steps that its features name; kAnySteps decides
+// them at run time. lean/more_steps_schedule.cuh and general/schedule.cuh run the calls that they cannot run, lean/plain_schedule.cuh those
+// without steps. With few tokens the time is one chain of loads, index -> row of cos and sin. So the kernel is written in the order of that
+// chain: load the indices; load the data and constants; convert the position to an address and load cos and sin; while these loads are in
+// flight, do everything that needs neither (bias, norm, scales). With many tokens the number of instructions limits: what the lanes of a
+// head compute together, they compute for all heads of a thread at once.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +30,9 @@ constexpr Bounds bounds_of(int vector, int units, int hints, int features) {
   return {64, features == kAxes || features == kDerived ? 18 : 16};
 }
 
-// With few tokens the order in which loads start decides, and the assembler's choice of what waits for what: measured for each
-// instance (docs/tuning/prologue.md). Constants that are indexed by the tensor are the slowest of all, so the loads of indices had better be in
-// flight before them.
+// With few tokens the order in which loads start decides, and the assembler's choice of what waits for what: the order was measured for
+// each instance (docs/tuning/prologue.md). Constants that are indexed by the tensor are the slowest of all, so the loads of indices had
+// better be in flight before them.
 enum class LoadOrder {
   slot_last,      // position, data, slot
   slot_first,     // position, slot, data

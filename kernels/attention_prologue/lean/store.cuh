@@ -118,8 +118,9 @@ struct LeanStore {
   }
 };
 
-// Stores the finished heads of a thread from head `first` on in 8 or 4 bits, if they are quantised; otherwise nothing, and LeanStore::store()
-// has to. For instances whose steps are known at compile time, of which only those with these features may decide differently in other warps.
+// Stores the finished heads of a thread from head `first` on in 8 or 4 bits, if they are quantised; otherwise nothing, and
+// LeanStore::store() has to. It is for instances whose steps are known at compile time. Of these, only those with these features may decide
+// differently in other warps.
 template <int kFeatures, int V, int kAtOnce, class Lanes>
 __device__ inline bool store_quantised(const LeanStore& store, int first, const UnitValues<V> (&values)[kAtOnce], bool quantised,
                                        bool computes_scale, const Lanes& lanes, const float (&given)[kAtOnce]) {

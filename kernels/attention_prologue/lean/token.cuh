@@ -1,6 +1,6 @@
-// The position and slot of a token, for the lean instances: 32-bit selections from indices that are loaded first and used last.
-// Bad indices are rare: they cost a few selections, and a branch to the code that records them. resolve_token() in token_args.h
-// does the same for all calls; the rules are those of base/token.h.
+// Finds the position and slot of a token, for the lean instances: 32-bit selections from indices that are loaded first and used last. Bad
+// indices are rare: they cost a few selections, and a branch to the code that records them. resolve_token() in token_args.h does the same
+// for all calls; the rules are those of base/token.h.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,7 @@ __device__ inline bool in_table(const LeanToken& token) {
   return !token.zero & ((kFeatures & kEveryStep) == 0 || token.rotated);
 }
 
-// `kKeep`: a cache hint (evict last), so that the data of many tokens do not replace the row in the L2. Runs: as
-// load_angles().
+// `kKeep` is a cache hint (evict last), so that the data of many tokens do not replace the row in the L2. kRuns is as in load_angles().
 template <int V, bool kKeep = false, int kRuns = 1, class Args>
 __device__ inline UnitAngles<V> load_row(const Args& p, uint32_t row, int pair, int apart = 0) {
   const char* cos =
@@ -45,7 +44,7 @@ __device__ inline UnitAngles<V> load_row(const Args& p, uint32_t row, int pair, 
                                       reinterpret_cast<const float*>(cos + p.layout.rotary_dim * 2), apart);
 }
 
-// The row of cos and sin: one for each token, or one for each position. Instances without kPerToken know which at compile time.
+// Chooses the row of cos and sin: one for each token, or one for each position. Instances without kPerToken know which at compile time.
 template <int kFeatures>
 __device__ inline uint32_t choose_row(const ArgsOf<kFeatures>& p, uint32_t t, uint32_t of_position) {
   if constexpr ((kFeatures & kPerToken) != 0) {
@@ -57,7 +56,7 @@ __device__ inline uint32_t choose_row(const ArgsOf<kFeatures>& p, uint32_t t, ui
   }
 }
 
-// Positions and slots given. Rotation by a table bounds the positions by its rows, and without a cache the positions are read in
+// Here positions and slots are given. Rotation by a table bounds the positions by its rows, and without a cache the positions are read in
 // place of the slots; otherwise either may be missing, and then its step and its bound are 0.
 template <int kFeatures>
 struct GivenIndices {
@@ -74,7 +73,7 @@ struct GivenIndices {
     facts.past_table |= (kComplete || p.max_position != 0) & index.at_least(p.max_position, p.position_step);
   }
 
-  // As a number, for what needs it: 0 if there are none.
+  // Returns the position as a number, for what needs it: 0 if there are none.
   __device__ int64_t position_value(const ArgsOf<kFeatures>& p) const {
     return p.position_step == 0 ? 0 : position.value(p.position_step);
   }
@@ -89,7 +88,7 @@ struct GivenIndices {
   }
 };
 
-// The common case, and below it the others.
+// This is the common case; the others are below it.
 template <int kFeatures, int V, bool kKeep>
 struct PendingToken : GivenIndices<kFeatures> {
   __device__ LeanToken resolve_position(const ArgsOf<kFeatures>& p, uint32_t t, int) const {
@@ -106,7 +105,7 @@ struct PendingToken : GivenIndices<kFeatures> {
   }
 };
 
-// Several position axes. Mostly all pairs of a unit are rotated by the same one.
+// Here there are several position axes. Mostly all pairs of a unit are rotated by the same one.
 template <int kFeatures, int V, bool kKeep>
 requires((kFeatures & kAxes) != 0) struct PendingToken<kFeatures, V, kKeep> : GivenIndices<kFeatures> {
   PendingIndex others[kMaxAxes - 1];  // on an axis that there is not: as on axis 0
@@ -146,7 +145,7 @@ requires((kFeatures & kAxes) != 0) struct PendingToken<kFeatures, V, kKeep> : Gi
   }
 };
 
-// Positions and slots derived. All threads of a warp must be here, with the same t, unless they resolve it each alone.
+// Here positions and slots are derived. All threads of a warp must be here, with the same t, unless they resolve it each alone.
 template <int kFeatures, int V, bool kKeep>
 requires((kFeatures & kDerived) != 0) struct PendingToken<kFeatures, V, kKeep> {
   using Args = ArgsOf<kFeatures>;

@@ -42,8 +42,8 @@ struct QkNormParams {
 };
 PROLOGUE_API Status qk_norm(const QkNormParams& params, const Execution& execution);
 
-// The Hadamard transform of Q or K (hadamard_block in attention_prologue.h). y may be x itself. The rows of a token with a negative
-// position are not touched. positions may be null: then no token is padding.
+// Describes the Hadamard transform of Q or K (hadamard_block in attention_prologue.h). y may be x itself. The rows of a token with a
+// negative position are not touched. positions may be null: then no token is padding.
 struct HadamardParams {
   int64_t num_tokens = 0;
   int64_t num_heads = 0;

@@ -45,7 +45,7 @@ Status add_bias(const AddBiasParams& p, const Execution& execution) {
   });
 }
 
-// The Q half of the fused kernel, with nothing to rotate.
+// Runs the Q half of the fused kernel, with nothing to rotate.
 Status qk_norm(const QkNormParams& p, const Execution& execution) {
   AttentionPrologueParams fused;
   fused.num_tokens = p.num_tokens;
@@ -88,7 +88,7 @@ Status query_scale(const QueryScaleParams& p, const Execution& execution) {
   return cuda::attention_prologue(fused, execution);
 }
 
-// The K/V half of the fused kernel, with nothing to rotate.
+// Runs the K/V half of the fused kernel, with nothing to rotate.
 Status kv_write(const KvWriteParams& p, const Execution& execution) {
   AttentionPrologueParams fused;
   fused.num_tokens = p.num_tokens;

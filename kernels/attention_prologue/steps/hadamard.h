@@ -1,4 +1,4 @@
-// The Hadamard transform of Q and K: the check of its block, for the fused operation and the stage, and its factor.
+// Has what belongs to the Hadamard transform of Q and K: the check of its block, for the fused operation and the stage, and its factor.
 #pragma once
 
 #include <cmath>
@@ -17,7 +17,7 @@ inline Status check_hadamard_block(const char* operation, const char* name, int6
                           " that divides head_dim, ", head_dim);
 }
 
-// 1 / sqrt(block), rounded to float32. (The square root and the quotient are rounded, which gives the same for powers of two.)
+// Returns 1 / sqrt(block), rounded to float32. (The square root and the quotient are rounded, which gives the same for powers of two.)
 inline float hadamard_factor(int64_t block) { return block == 0 ? 1.0f : 1.0f / std::sqrt(static_cast<float>(block)); }
 
 }  // namespace prologue

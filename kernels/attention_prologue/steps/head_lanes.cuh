@@ -1,4 +1,4 @@
-// The lanes of a head: the threads that hold its units (head_unit.cuh). What they compute together is here: the sum, in the order
+// The lanes of a head are the threads that hold its units (head_unit.cuh). This file has what they compute together: the sum, in the order
 // of head_sum.h, and the largest magnitude over a head.
 //
 // A group of lanes has these functions, which all of them must call:
@@ -16,7 +16,7 @@ namespace prologue::cuda {
 
 inline constexpr uint32_t kWholeWarp = 0xffffffffu;
 
-// `count` neighbouring lanes, a power of two, of one warp. A mask that the compiler knows makes a step one instruction.
+// These are `count` neighbouring lanes, a power of two, of one warp. A mask that the compiler knows makes a step one instruction.
 struct HeadLanes {
   uint32_t mask;
   int count;
@@ -31,8 +31,8 @@ __device__ inline T reduce(const HeadLanes& lanes, T x, const F& combine) {
   return x;
 }
 
-// Several values of each lane, reduced over the lanes, of which there are kCount at least: each step halves the values that a
-// lane still works on. Returns, reduced, value number (lane % kCount).
+// Reduces several values of each lane over the lanes, of which there are kCount at least: each step halves the values that a lane still
+// works on. Returns, reduced, value number (lane % kCount).
 template <int kCount, class T, class F>
 __device__ inline T reduce_several(const HeadLanes& lanes, uint32_t lane, T (&values)[kCount], const F& combine) {
 #pragma unroll
@@ -70,8 +70,8 @@ __device__ inline float sum_vector(const float* x, const Term& term) {
   }
 }
 
-// `low` and `high`: the sums of lane i's vectors number i of the first and of the second half. V = 1: neighbours have both the sum
-// of the two.
+// `low` and `high` are the sums of lane i's vectors number i of the first and of the second half. If V = 1, neighbours both have the sum of
+// the two.
 template <int V>
 __device__ inline float sum_halves(const HeadLanes& lanes, float low, float high) {
 #pragma unroll
@@ -89,7 +89,7 @@ __device__ inline float sum_halves(const HeadLanes& lanes, float low, float high
   return sum;
 }
 
-// (x[c], x[c + distance]) = (x[c] + x[c + distance], x[c] - x[c + distance]) within each of a unit's vectors, for the channels c
+// Sets (x[c], x[c + distance]) = (x[c] + x[c + distance], x[c] - x[c + distance]) within each of a unit's vectors, for the channels c
 // without the bit `distance`, which is below V.
 template <int V>
 __device__ inline void butterflies(UnitValues<V>& x, int distance) {
@@ -102,7 +102,7 @@ __device__ inline void butterflies(UnitValues<V>& x, int distance) {
   }
 }
 
-// The smallest and the largest of a unit's values in the order of ordered_bits(), the former inverted: then both are maxima.
+// Holds the smallest and the largest of a unit's values in the order of ordered_bits(), the former inverted: then both are maxima.
 struct OrderedRange {
   uint32_t inverted_smallest = 0;
   uint32_t largest = 0;
@@ -125,7 +125,7 @@ __device__ inline AsymmetricScale scale_of_range(const OrderedRange& range) {
   return asymmetric_scale(from_ordered_bits(~range.inverted_smallest), from_ordered_bits(range.largest));
 }
 
-// Channels that a unit lacks are zero.
+// Sets the channels that a unit lacks to zero.
 template <int V>
 __device__ inline void clear_absent(UnitValues<V>& x, const UnitPlace& place) {
 #pragma unroll
@@ -136,8 +136,8 @@ __device__ inline void clear_absent(UnitValues<V>& x, const UnitPlace& place) {
 
 // ---- one warp, or a part of one ---------------------------------------------------------------------------------------------
 
-// Vectors in other lanes than the order of sum_halves() needs are moved first. a, b: the sums of the lane's vectors, zero where
-// there are none.
+// If vectors are in other lanes than the order of sum_halves() needs, they are moved first. a and b are the sums of the lane's vectors,
+// zero where there are none.
 template <int V, class Layout>
 __device__ inline float sum_of_layout(const HeadLanes& lanes, int lane, float a, float b, const Layout& layout) {
   const int half = layout.head_dim / 2 / V, at = V == 1 ? lane & ~1 : lane;
@@ -151,8 +151,8 @@ __device__ inline float sum_of_layout(const HeadLanes& lanes, int lane, float a,
   return sum_halves<V>(lanes, inside ? (low.is_b ? low_b : low_a) : 0.0f, inside ? (high.is_b ? high_b : high_a) : 0.0f);
 }
 
-// Heads whose channels are in their natural order, of one or several heads at once: then each value is finished by one lane,
-// which gives it to the others. All threads of a warp must be here.
+// The channels of these heads are in their natural order, and there are one or several heads at once: then each value is finished by one
+// lane, which gives it to the others. All threads of a warp must be here.
 template <int V>
 struct WarpLanes {
   int lane;
@@ -205,7 +205,7 @@ struct WarpLanes {
     for (int n = 0; n < kHeads; ++n) results[n] = kHeads == 1 ? result : from(n, result);
   }
 
-  // Between vectors: `distance` is V or more, and divides half of the head, or is half of it.
+  // Works between vectors: `distance` is V or more, and divides half of the head, or is half of it.
   __device__ void butterflies(UnitValues<V>& x, int distance) const {
     const int apart = distance / V, as = inside ? lane : 0;  // idle lanes go on doing what lane 0 does
     const bool in_unit = apart >= count, high = (as & apart) != 0;
@@ -218,7 +218,7 @@ struct WarpLanes {
     }
   }
 
-  // The scale and zero point of each head.
+  // Computes the scale and zero point of each head.
   template <int kHeads>
   __device__ void asymmetric_scales(const UnitValues<V> (&x)[kHeads], const UnitPlace& place,
                                     AsymmetricScale (&results)[kHeads]) const {
@@ -233,7 +233,7 @@ struct WarpLanes {
     for (int n = 0; n < kHeads; ++n) results[n] = kHeads == 1 ? result : from(n, result);
   }
 
-  // Of one number per lane and head: that of head (lane % kHeads).
+  // Each lane has one number per head; the result is that of head (lane % kHeads).
   template <int kHeads>
   __device__ uint32_t largest(uint32_t (&of_lane)[kHeads]) const {
     return with_lanes(
@@ -241,7 +241,7 @@ struct WarpLanes {
   }
 };
 
-// The same for one head in any layout, of which some lanes may have no channels.
+// Does the same for one head in any layout, of which some lanes may have no channels.
 template <int V>
 struct LayoutLanes : WarpLanes<V> {
   UnitPlace place;
@@ -282,8 +282,7 @@ struct LayoutLanes : WarpLanes<V> {
 inline constexpr int kMaxLanes = 512;
 static_assert(2 * kMaxLanes >= kMaxHeadDim, "units of two channels at least");
 
-// Units in any layout, one head at a time. A head of more than 32 lanes has the block to itself; all threads of the block must be
-// here.
+// Has units in any layout, one head at a time. A head of more than 32 lanes has the block to itself; all threads of the block must be here.
 template <int V>
 struct BlockLanes {
   HeadLanes warp;  // of the head, or a warp of its own if it has several
@@ -313,7 +312,7 @@ struct BlockLanes {
     results[0] = then(largest(largest_magnitude<V>(present(x[0]))));
   }
 
-  // Of one number per lane.
+  // Each lane has one number.
   __device__ uint32_t largest(uint32_t of_lane) const {
     uint32_t result = reduce(warp, of_lane, Larger{});
     if (wide()) {
@@ -327,8 +326,7 @@ struct BlockLanes {
     return result;
   }
 
-  // Between vectors: `distance` is V or more. The lanes write their values where the others read them, one of each vector at a
-  // time.
+  // Works between vectors: `distance` is V or more. The lanes write their values where the others read them, one of each vector at a time.
   __device__ void butterflies(UnitValues<V>& x, int distance) const {
     const auto partner = [&](int channel, bool present) {
       const VectorOwner owner = present ? owner_of<V>(channel ^ distance, layout) : VectorOwner{lane, false};
@@ -347,7 +345,7 @@ struct BlockLanes {
   }
 
  private:
-  // For the lanes of the head.
+  // Waits for the lanes of the head.
   __device__ void wait() const {
     if (wide()) {
       __syncthreads();
@@ -363,7 +361,7 @@ struct BlockLanes {
     return x;
   }
 
-  // V = 1: the terms of a unit's channels with their neighbours in the same half of the head, the even one first.
+  // If V = 1, adds the terms of a unit's channels to those of their neighbours in the same half of the head, the even one first.
   template <class Term>
   __device__ void sum_neighbours(const UnitValues<V>& x, const Term& term, float& a, float& b) const {
     wait();

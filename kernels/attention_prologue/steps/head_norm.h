@@ -1,4 +1,4 @@
-// The type of a norm's weights, for the fused operation and the stage.
+// Finds the type of a norm's weights, for the fused operation and the stage.
 #pragma once
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
@@ -6,13 +6,13 @@
 
 namespace prologue {
 
-// The norm with the type that unset stands for in an operation on `dtype`.
+// Returns the norm with the type that unset stands for in an operation on `dtype`.
 inline HeadNorm resolved(HeadNorm norm, DType dtype) {
   norm.weight_type = resolve_dtype(norm.weight_type, dtype);
   return norm;
 }
 
-// `norm`: resolved. `name`: of the member.
+// `norm` must be resolved. `name` is that of the member.
 inline Status check_weight_type(const char* operation, const char* name, const HeadNorm& norm, DType dtype) {
   if (norm.weight_type == dtype || norm.weight_type == DType::f32) return {};
   return unsupported(operation, ": ", name, " is ", dtype_text(norm.weight_type),

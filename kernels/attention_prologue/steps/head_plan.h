@@ -54,7 +54,7 @@ struct HeadPlans {
   HeadPlan q, k, v;
 };
 
-// `p`: resolved.
+// `p` must be resolved.
 inline HeadPlans head_plans(const AttentionPrologueParams& p) {
   const auto plan_of = [&](const HeadsView& in, int64_t num_heads, int64_t width, const void* bias, const HeadNorm& norm) {
     HeadPlan plan;

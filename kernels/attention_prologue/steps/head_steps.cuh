@@ -1,4 +1,4 @@
-// The mathematics of one head, on values in registers: bias, norm, rotation, Hadamard transform, scale. On the CPU:
+// This is the mathematics of one head, on values in registers: bias, norm, rotation, Hadamard transform, scale. The same for the CPU is in
 // steps/head_steps_cpu.h.
 //
 // A schedule says in its `Steps` which steps there are, and loads what they need when they ask for it. Several heads of a thread
@@ -12,7 +12,7 @@
 
 namespace prologue::cuda {
 
-// No step at all. A schedule's steps are derived from it and say what they have.
+// Has no step at all. A schedule's steps are derived from it and say what they have.
 template <class T, int V>
 struct NoSteps {
   __device__ static UnitValues<V> values(int) { return {}; }  // of head n of the kHeads: from memory, or from registers
@@ -115,7 +115,7 @@ __device__ inline void hadamard_transform(UnitValues<V> (&x)[kHeads], const Step
   round_step<T, V>(x, s);
 }
 
-// The steps before the norm.
+// Does the steps before the norm.
 template <class T, int V, int kHeads, class Steps>
 __device__ inline void begin_head(UnitValues<V> (&x)[kHeads], const Steps& s, NormPlacement norm) {
 #pragma unroll
@@ -127,7 +127,7 @@ __device__ inline void begin_head(UnitValues<V> (&x)[kHeads], const Steps& s, No
   if (norm == NormPlacement::after_rope) rotate<T, V>(x, s);
 }
 
-// All steps. All lanes of the head must be here.
+// Does all steps. All lanes of the head must be here.
 template <class T, int V, int kHeads, class Steps, class Lanes>
 __device__ inline void finish_head(UnitValues<V> (&x)[kHeads], const Steps& s, const Lanes& lanes) {
   const NormPlacement norm = s.norm();

@@ -1,5 +1,5 @@
-// The mathematics of one head, a row of float32 values: bias, norm, rotation, Hadamard transform, scale. On the device:
-// steps/head_steps.cuh.
+// This is the mathematics of one head, a row of float32 values: bias, norm, rotation, Hadamard transform, scale. The same for the device is
+// in steps/head_steps.cuh.
 //
 // The order of every sum is fixed, and the same on the device: head_sum.h; the heads of a token are added one after another.
 #pragma once
@@ -17,7 +17,7 @@
 
 namespace prologue::cpu {
 
-// cos and sin of one token's pairs, and the channels that they rotate; rotary_dim = 0: none.
+// Holds cos and sin of one token's pairs, and the channels that they rotate; there are none if rotary_dim = 0.
 struct RotationRow {
   RopeStyle style = RopeStyle::neox;
   int64_t rotary_dim = 0;
@@ -38,7 +38,7 @@ struct HeadSteps : HeadPlan {
   explicit HeadSteps(const HeadPlan& plan) : HeadPlan(plan) {}
 };
 
-// In the order of head_sum.h.
+// Adds in the order of head_sum.h.
 template <class Term>
 float head_sum(const float* x, int64_t head_dim, const Term& term) {
   constexpr int64_t kMost = kMaxHeadDim / 4;  // terms of a half
@@ -149,7 +149,7 @@ void hadamard_transform(float* x, const HeadSteps<T>& s) {
   round_step(x, s);
 }
 
-// The steps before the norm, of head h.
+// Does the steps before the norm, of head h.
 template <class T>
 void begin_head(float* x, const HeadSteps<T>& s, int64_t h) {
   if (s.bias != nullptr) {
@@ -160,7 +160,7 @@ void begin_head(float* x, const HeadSteps<T>& s, int64_t h) {
   if (s.norm.placement == NormPlacement::after_rope) rotate(x, s);
 }
 
-// All steps.
+// Does all steps.
 template <class T>
 void finish_head(float* x, const HeadSteps<T>& s, int64_t h) {
   begin_head(x, s, h);
@@ -173,7 +173,7 @@ void finish_head(float* x, const HeadSteps<T>& s, int64_t h) {
   }
 }
 
-// The heads of q, k or v: whole, or with the rotated channels apart.
+// These are the heads of q, k or v: whole, or with the rotated channels apart.
 struct HeadsInput {
   HeadsView heads;
   HeadsView rotated = {};  // null: `heads` are whole
@@ -181,7 +181,7 @@ struct HeadsInput {
   int64_t rotary_offset = 0;
 };
 
-// Head h of token t, which has `width` channels. `whole`: room for one that must be put together.
+// Returns head h of token t, which has `width` channels. `whole` is room for a head that must be put together.
 template <class T>
 const T* whole_head(const HeadsInput& in, int64_t width, int64_t t, int64_t h, T* whole) {
   const T* x = head_at<T>(in.heads, t, h);

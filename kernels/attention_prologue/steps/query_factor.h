@@ -10,7 +10,7 @@
 
 namespace prologue {
 
-// position >= 0.
+// `position` is 0 or more.
 PROLOGUE_HOST_DEVICE inline float query_factor(const QueryScale& scale, int64_t position) {
   if (scale.by_position == PositionScale::none) return scale.constant;
   const float next = static_cast<float>(static_cast<uint64_t>(position) + 1);

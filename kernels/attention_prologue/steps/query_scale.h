@@ -1,4 +1,4 @@
-// The checks of the Q scale, for the fused operation and the stage. Its value: query_factor.h.
+// Checks the Q scale, for the fused operation and the stage. Its value is in query_factor.h.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@ inline int64_t offset_in(const PageStrides& strides, int64_t page, int64_t offse
   return page * strides.page + offset * strides.token + head * strides.head;
 }
 
-// amax -> scale, over `count` values.
+// Makes a scale from the amax of `count` values.
 inline HeadScale scale_for(const float* values, int64_t count, DType type) {
   uint32_t largest = 0;
   for (int64_t i = 0; i < count; ++i) largest = std::max(largest, magnitude_bits(values[i]));
@@ -35,7 +35,7 @@ void quantize_values(const float* values, int64_t count, float reciprocal, uint8
   for (int64_t i = 0; i < count; ++i) y[i] = quantize(values[i], reciprocal, kType);
 }
 
-// Types of 4 bits: two codes share a byte.
+// Two codes of a 4-bit type share a byte.
 template <DType kType>
 void quantize_values(const float* values, int64_t count, const AsymmetricScale& scale, uint8_t* y) {
   for (int64_t i = 0; i < count; i += 2) {
@@ -44,7 +44,7 @@ void quantize_values(const float* values, int64_t count, const AsymmetricScale& 
   }
 }
 
-// `side`: K or V of a cache, with its type resolved.
+// `side` is K or V of a cache, with its type resolved.
 template <class T>
 void write_head(const PagedHeads& side, int64_t page, int64_t offset, int64_t head, const FinishedHead<T>& finished) {
   const auto [cache_type, scaling] = side.format;

@@ -22,14 +22,14 @@ struct Members;
 
 namespace prologue {
 
-// Which member of a struct, through members that are structs or arrays themselves.
+// Says which member of a struct it is, through members that are structs or arrays themselves.
 struct MemberPath {
   const MemberPath* within = nullptr;
   const char* name = nullptr;  // null: an element of an array
   size_t index = 0;
 };
 
-// "rope.cos.row_stride", "tensors[1].x". A pointer `data` has the name of the view that it is in: "rope.cos".
+// Returns a text like "rope.cos.row_stride" or "tensors[1].x". A pointer `data` has the name of the view that it is in: "rope.cos".
 PROLOGUE_API std::string text_of(const MemberPath& path);
 
 // Calls visit(path, members...) for each member that is no struct and no array, with that member of each object, until one call

@@ -23,7 +23,7 @@ class PlanChecks {
   void may_change(const Member& of_run) {
     at_same_place(plan_, of_run) = of_run;
   }
-  // The same; if `bounded`, from `low` to `high`.
+  // Does the same; if `bounded`, the member may only be from `low` to `high`.
   void may_change(const int64_t& of_run, bool bounded, int64_t low, int64_t high) {
     may_change(of_run);
     if (!bounded || outside_ != nullptr || (of_run >= low && of_run <= high)) return;
