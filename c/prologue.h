@@ -1518,7 +1518,8 @@ PROLOGUE_C_API prologue_status prologue_add(const prologue_add_params* params, c
 
 // ---- projection --------------------------------------------------------------------------------------------------------------
 
-// A linear layer with what surrounds it in a decoder, in one launch where there are few tokens, or many and nothing but a gated activation:
+// Computes a linear layer with what surrounds it in a decoder, in one launch if there are few tokens, or many and nothing but a gated
+// activation:
 //
 //   x = norm(x)                            (optional)
 //   p = x W^T (+ bias)
@@ -1536,8 +1537,8 @@ PROLOGUE_C_API prologue_status prologue_add(const prologue_add_params* params, c
 // y must not overlap anything else. num_tokens = 0 is a no-op.
 //
 // Numerics. Separately: those of sections norm, gemm, activation and add, one after another. In one kernel: x = round(x * w), the product is
-// accumulated in float32 in an order that depends on the sizes and the number of tokens, multiplied by 1 / sqrt(mean(x^2) + eps), and p
-// is rounded to y_dtype where the separate operations store it; the rest is the same. With many tokens the order is that of k. So all differ
+// accumulated in float32 in an order that depends on the sizes and the number of tokens, multiplied by 1 / sqrt(mean(x^2) + eps), and p is
+// rounded to y_dtype where the separate operations store it; the rest is the same. With many tokens the order is that of k. So all differ
 // as two orders of one sum do. With batch_invariant they are separate, and section gemm describes it.
 //
 // The operation never allocates, synchronises or throws; on CUDA it can be captured into a graph.
@@ -1634,8 +1635,9 @@ typedef struct prologue_qkv_prologue_params {
   const void* weight;
   prologue_attention_prologue_params prologue;
   bool batch_invariant;  // separate operations, whose bits for a token do not depend on the others
-  // The launch may begin while the kernels before it in the stream run; they must not write `weight` or norm.weight. One kernel of few tokens
-  // lets the launch after it begin as soon as it has begun itself, if that has a programmatic edge (prologue_paged_attention with past_is_ready).
+  // The launch may begin while the kernels before it in the stream run; they must not write `weight` or norm.weight. One kernel of few
+  // tokens lets the launch after it begin as soon as it has begun itself, if that has a programmatic edge (prologue_paged_attention with
+  // past_is_ready).
   bool overlaps;
   void* workspace;
   int64_t workspace_bytes;

@@ -9,8 +9,9 @@
 
 namespace prologue::cuda {
 
-// The instances that can run the call (which must be valid), whatever its num_tokens is. attention_prologue() uses the first one
-// whose max_tokens is large enough. `all`: also those that are never used for it, since they have layouts or steps that it has not.
+// The instances that can run the call (which must be valid), whatever its num_tokens is. attention_prologue() uses the first one whose
+// max_tokens is large enough. With `all` it also returns those that are never used for it, since they have layouts or steps that it has
+// not.
 PROLOGUE_API std::vector<KernelInstance<AttentionPrologueParams>> instances_of(const AttentionPrologueParams& params,
                                                                                bool all = false);
 

@@ -1,4 +1,4 @@
-// The instances of each way (way.h), for tests. Internal; only in builds with CUDA. Listing them needs no GPU.
+// Lists the instances of each way (way.h), for tests. Internal; only in builds with CUDA. Listing them needs no GPU.
 #pragma once
 
 #include <string>
@@ -13,11 +13,12 @@ namespace prologue::cuda {
 // Returns the names in the order in which the ways are asked. Launch::way is one of them.
 PROLOGUE_API std::vector<std::string> projection_ways();
 
-// The names of all instances of a way for a type.
+// Returns the names of all instances of a way for a type.
 PROLOGUE_API std::vector<std::string> projection_instances(std::string_view way, DType dtype);
 
-// All instances of a way that can run the call, which must be valid, with every division of the work, or some numbers of rows for a block.
-// Behind the last comma of its name is how an instance divides the work. projection() uses one of them, or another number of rows.
+// Returns all instances of a way that can run the call, which must be valid, with every division of the work, or some numbers of rows for a
+// block. What is after the last comma of its name says how an instance divides the work. projection() uses one of them, or another number
+// of rows.
 PROLOGUE_API std::vector<KernelInstance<ProjectionParams>> instances_of(std::string_view way, const ProjectionParams& params);
 
 }  // namespace prologue::cuda

@@ -1,4 +1,4 @@
-// How the ways fill in their launches. Host code for .cu files.
+// This is host code for .cu files: how the ways fill in their launches.
 #pragma once
 
 #include <cstring>
@@ -12,7 +12,7 @@
 
 namespace prologue::cuda {
 
-// The shared memory of an SM of compute capability 9.0, and what the system takes of it for each block.
+// This is the shared memory of an SM of compute capability 9.0, and what the system takes of it for each block.
 inline constexpr int64_t kSharedBytesOfSm = 228 * 1024, kSharedBytesOfSystem = 1024;
 inline constexpr int64_t kMaxSharedBytes = kSharedBytesOfSm - kSharedBytesOfSystem;
 
@@ -65,7 +65,7 @@ Status start(const Launch& l, cudaStream_t stream) {
                 arguments_of<ProductArgs>(l.product), arguments_of<FinishArgs>(l.finish));
 }
 
-// A launch without its shape.
+// Makes a launch without its shape.
 template <class ProductArgs, class FinishArgs>
 Launch launch_of(const char* operation, void (*kernel)(ProductArgs, FinishArgs), const ProductArgs& product,
                  const std::type_identity_t<FinishArgs>& finish) {

@@ -1,5 +1,5 @@
 // Which way (way.h) brings the weights of which projection, how its launch is divided, and which launches begin early: every decision that
-// was measured, with its measurement. Plain host code; the ways ask it, and the graph asks it which launches may overlap.
+// was measured, with its measurement. This is plain host code; the ways ask it, and the graph asks it which launches may overlap.
 //
 // A projection multiplies x [num_tokens, k] by weights [n, k] of 16 bits. Its way is the first of these that can do the call and of which
 // the function says that it is the fastest; none of them: separate operations, with cuBLASLt's GEMM.
@@ -23,49 +23,50 @@ namespace prologue {
 
 // ---- early launches ---------------------------------------------------------------------------------------------------------
 
-// Says whether [n, k] weights may begin beside attention (`overlaps`) in every step. Attention of few tokens keeps few SMs busy, and long. Small
-// blocks of a large matrix that start beside it gather on the other SMs, and those of the launches after it find room only there: such a
-// layer was 14 % slower. At one token it is 1 to 2 % faster if they start when the keys have been read, and from tokens_of_rings() on, too:
-// weights pass through rings then, whose blocks have an SM each (docs/tuning/launches.md).
+// Says whether [n, k] weights may begin beside attention (`overlaps`) in every step. Attention of few tokens keeps few SMs busy, and long.
+// Small blocks of a large matrix that start beside it gather on the other SMs, and those of the launches after it find room only there:
+// such a layer was 14 % slower. At one token it is 1 to 2 % faster if they start when the keys have been read, and from tokens_of_rings()
+// on, too: weights pass through rings then, whose blocks have an SM each (docs/tuning/launches.md).
 constexpr bool may_begin_beside_attention(int64_t n, int64_t k) { return n * k <= int64_t{1} << 20; }
 
 // Says whether the blocks of one token hold all of [n, k] weights in registers before there is an x. Attention then signals early.
 constexpr bool waits_with_its_weights(int64_t n, int64_t k) { return n * k <= int64_t{8} << 20; }
 
-// The fewest tokens that [n, k] weights (n: of gate and up together) are multiplied by in a ring. For fewer, weights through registers are
-// faster where the blocks of a ring have few rows, and where rows are short. Measured in whole layers (bench_projection).
+// Returns the fewest tokens that [n, k] weights (n: of gate and up together) are multiplied by in a ring. For fewer, weights through
+// registers are faster if the blocks of a ring have few rows, and if rows are short. This was measured in whole layers (bench_projection).
 constexpr int64_t tokens_of_rings(int64_t n, int64_t k) { return k >= 4096 && n >= 3200 ? 2 : k >= 2048 ? 8 : 9; }
 
 namespace policy {
 
-// The SMs of an H200. Where a number of blocks is compared with it, the sizes were measured there.
+// These are the SMs of an H200. If a number of blocks is compared with it, the sizes were measured there.
 inline constexpr int64_t kSms = 132;
 
 // ---- vector -----------------------------------------------------------------------------------------------------------------
 
-// A large matrix without a gated activation only if its rows are long. (The output projection of 8B takes the room of attention's
-// neighbours, lm_head is as fast either way.) Measured in whole layers and steps (bench_projection, generate). n: of y.
+// A large matrix without a gated activation takes this way only if its rows are long. (The output projection of 8B takes the room of
+// attention's neighbours, lm_head is as fast either way.) This was measured in whole layers and steps (bench_projection, generate). n is
+// that of y.
 constexpr bool vector_is_fastest(int64_t n, int64_t k, bool gated) { return gated || k > n || waits_with_its_weights(n, k); }
 
 // A warp has as many rows as leave some blocks, and twice as many as it has registers for, in two passes, if that leaves blocks for all
-// SMs. With four passes 1B and 8B are slower. `rows`: of a warp; `rows_of_pass`: that it has registers for.
+// SMs. With four passes 1B and 8B are slower. `rows` are those of a warp; `rows_of_pass` are those that it has registers for.
 inline constexpr int64_t kMostPassesOfVectorOutput = 2;
 constexpr bool has_enough_vector_blocks(int64_t rows, int64_t rows_of_pass, int64_t blocks) {
   constexpr int64_t kEnoughBlocks = 32, kEnoughBlocksOfPasses = 256;
   return blocks >= (rows > rows_of_pass ? kEnoughBlocksOfPasses : kEnoughBlocks);
 }
 
-// Heads whose rows are too many for a cluster in one pass take four: with a block for most SMs, and none in a second wave. Measured in
-// whole layers (bench_projection): in two passes, with twice as many blocks, 8B is slower where attention reads 512 tokens.
+// Heads whose rows are too many for a cluster in one pass take four: with a block for most SMs, and none in a second wave. This was
+// measured in whole layers (bench_projection): in two passes, with twice as many blocks, 8B is slower if attention reads 512 tokens.
 constexpr bool vector_passes_fill_the_gpu(int64_t blocks) { return blocks >= kSms && blocks <= 2 * kSms; }
 
 // ---- ring -------------------------------------------------------------------------------------------------------------------
 
-// Bytes of weights in flight to an SM; a ring has no more stages than that takes. In whole layers more and less were slower
+// These are the bytes of weights in flight to an SM; a ring has no more stages than that takes. In whole layers more and less were slower
 // (docs/tuning/projection.md). For a block whose warps have all of its rows it was measured with 48 rows (8B).
 inline constexpr int64_t kRingBytesInFlight = 112 * 1024, kRingBytesInFlightOfAllRows = 144 * 1024;
 
-// Rows of y of a block (`halves`: 2 if gate and up have as many each), such that the blocks are as few waves as can be. Up to
+// Returns the rows of y of a block (`halves` is 2 if gate and up have as many each), such that the blocks are as few waves as can be. Up to
 // `few_tokens`, an SM has two blocks where one would have many rows: the end of one is hidden by what the other one reads, for gate and up
 // of 8B 1.03 x. With more tokens a block needs the whole shared memory.
 constexpr int64_t ring_rows(int64_t n, int64_t halves, int64_t most_rows, bool few_tokens, int64_t blocks_of_wave) {
@@ -77,9 +78,9 @@ constexpr int64_t ring_rows(int64_t n, int64_t halves, int64_t most_rows, bool f
   }
 }
 
-// Says whether two cooperating blocks divide k. Blocks of few rows copy more of x than of the weights; in pairs that have half of k each, they copy
-// half of x, and then add up each other's sums. For down of 1B with 32 and 64 tokens, 1.25 to 1.33 x. In fours they are slow: the clusters do
-// not all find room at once. `rows`: of a block that has all of k.
+// Says whether two cooperating blocks divide k. Blocks of few rows copy more of x than of the weights; in pairs that have half of k each,
+// they copy half of x, and then add up each other's sums. This makes down of 1B, with 32 and 64 tokens, 1.25 to 1.33 x as fast. In fours
+// they are slow: the clusters do not all find room at once. `rows` are those of a block that has all of k.
 constexpr bool ring_divides_k(int64_t rows, int64_t k, bool few_tokens) {
   constexpr int64_t kMostRowsOfLone = 16, kFewestChannels = 4096;
   return !few_tokens && k >= kFewestChannels && rows <= kMostRowsOfLone;
@@ -87,14 +88,14 @@ constexpr bool ring_divides_k(int64_t rows, int64_t k, bool few_tokens) {
 
 inline constexpr int64_t kFewestTokensOfRingHeads = 2;
 
-// Blocks of few rows are slow where rows are long. Measured in whole layers (bench_projection).
+// Blocks of few rows are slow if rows are long. This was measured in whole layers (bench_projection).
 constexpr int64_t fewest_rows_of_ring_heads(int64_t k) {
   constexpr int64_t kFewestRows = 16, kFewestLongRows = 32, kLongRow = 4096;
   return k > kLongRow ? kFewestLongRows : kFewestRows;
 }
 
-// Returns of how many heads a block has the same pairs: the fewest with which all blocks run at once, since a second wave would take as long as
-// the first. 0: there is no such number. `blocks_of_head` blocks divide a head's pairs.
+// Returns of how many heads a block has the same pairs: the fewest with which all blocks run at once, since a second wave would take as
+// long as the first. Returns 0 if there is no such number. `blocks_of_head` blocks divide a head's pairs.
 constexpr int64_t ring_heads_of_block(int64_t num_heads, int64_t blocks_of_head, int64_t sms) {
   if (blocks_of_head == 0 || blocks_of_head > sms) return 0;
   int64_t heads = 1;
@@ -112,16 +113,16 @@ constexpr RingDivision ring_divides_heads(int64_t num_heads, int64_t head_dim, i
 
 // ---- registers --------------------------------------------------------------------------------------------------------------
 
-// A launch of this way: its blocks, and the slices of K (registers/product.cuh) that each warp multiplies.
+// Describes a launch of this way: its blocks, and the slices of K (registers/product.cuh) that each warp multiplies.
 struct RegistersDivision {
   int64_t blocks;
   int64_t slices_of_warp;
 };
 
 // A cluster of a linear layer has from 8 down to 2 row tiles: the fewer the fewer clusters there are and the longer the rows are, until
-// there are enough blocks and a warp has few slices. But none has less than 2, nor less than 8 where there are many blocks (lm_head of a small
-// model): what blocks send each other would take longer than what they read. Measured in a whole layer (bench_projection): what other blocks
-// do around a launch decides as much as the launch by itself.
+// there are enough blocks and a warp has few slices. But none has less than 2, nor less than 8 where there are many blocks (lm_head of a
+// small model): what blocks send each other would take longer than what they read. This was measured in a whole layer (bench_projection):
+// what other blocks do around a launch decides as much as the launch by itself.
 inline constexpr int64_t kMostRowTiles = 8, kFewestRowTiles = 2;
 constexpr bool is_divided_enough(const RegistersDivision& of) { return of.blocks >= 256 && of.slices_of_warp <= 16; }
 constexpr bool is_divided_too_finely(const RegistersDivision& of) { return of.slices_of_warp < 2; }
@@ -130,8 +131,8 @@ constexpr bool has_too_many_blocks(const RegistersDivision& of) { return of.slic
 // Says whether a linear layer lets the next launch start before it multiplies: the next one then finds room on every SM.
 constexpr bool registers_signal_early(int64_t blocks) { return blocks <= kSms; }
 
-// With so few heads that they leave SMs without a block, long rows are better divided by a GEMM: 10 heads of 128 channels, k of 8192, are 5 %
-// slower in one kernel in a chain, 11 % by themselves.
+// With so few heads that they leave SMs without a block, long rows are better divided by a GEMM: 10 heads of 128 channels, k of 8192, are
+// 5 % slower in one kernel in a chain, 11 % by themselves.
 constexpr bool registers_heads_are_worth_it(const RegistersDivision& of) { return of.blocks >= kSms || of.slices_of_warp <= 16; }
 
 // A kernel with a finishing warp needs so many registers that two blocks fit an SM: more blocks would come in a second wave.
@@ -141,7 +142,7 @@ constexpr bool finishing_warps_fit(int64_t blocks) { return blocks <= 2 * kSms; 
 
 inline constexpr int64_t kTokensOfTile = 128, kChannelsOfStage = 64;
 
-// x W^T with so many rows of weights, of gate and up together.
+// Has the sizes of x W^T, where n counts the rows of weights, of gate and up together.
 struct PromptSizes {
   int64_t num_tokens;
   int64_t n;
@@ -190,9 +191,9 @@ inline bool tiles_are_worth_it(const PromptSizes& sizes, const TilesDivision& di
 
 // ---- heads, in any way of few tokens ----------------------------------------------------------------------------------------
 
-// A call that neither begins early nor has a norm saves one launch, and from two tokens on that is worth less than what the ends of a larger
-// kernel cost. Measured in whole attention layers (bench_attention_layer): at one token 8B is 11 % faster in one kernel, at 2 to 64 tokens up to
-// 8 % slower, 1B up to 11 %; SmolLM2 is faster up to 16 tokens. `weights`: how many.
+// A call that neither begins early nor has a norm saves one launch, and from two tokens on that is worth less than what the ends of a
+// larger kernel cost. This was measured in whole attention layers (bench_attention_layer): at one token 8B is 11 % faster in one kernel, at
+// 2 to 64 tokens up to 8 % slower, 1B up to 11 %; SmolLM2 is faster up to 16 tokens. `weights` is their number.
 constexpr bool heads_save_enough(int64_t num_tokens, int64_t weights, bool overlaps, bool normed) {
   constexpr int64_t kMostOfOneToken = int64_t{32} << 20, kMostOfFewTokens = int64_t{1} << 20, kFewTokens = 16;
   if (overlaps || normed) return true;

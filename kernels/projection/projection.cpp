@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kName = "projection";
 
-// The operations that the call consists of, wired to each other through the workspace.
+// Holds the operations that the call consists of, connected to each other through the workspace.
 struct Wiring {
   NormParams norm;
   GemmParams gemm;

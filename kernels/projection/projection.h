@@ -1,4 +1,5 @@
-// A linear layer with what surrounds it in a decoder, in one launch where there are few tokens, or many and nothing but a gated activation:
+// Computes a linear layer with what surrounds it in a decoder, in one launch if there are few tokens, or many and nothing but a gated
+// activation:
 //
 //   x = norm(x)                            (optional)
 //   p = x W^T (+ bias)
@@ -16,8 +17,8 @@
 // y must not overlap anything else. num_tokens = 0 is a no-op.
 //
 // Numerics. Separately: those of norm.h, gemm.h, activation.h and add.h, one after another. In one kernel: x = round(x * w), the product is
-// accumulated in float32 in an order that depends on the sizes and the number of tokens, multiplied by 1 / sqrt(mean(x^2) + eps), and p
-// is rounded to y_dtype where the separate operations store it; the rest is the same. With many tokens the order is that of k. So all differ
+// accumulated in float32 in an order that depends on the sizes and the number of tokens, multiplied by 1 / sqrt(mean(x^2) + eps), and p is
+// rounded to y_dtype where the separate operations store it; the rest is the same. With many tokens the order is that of k. So all differ
 // as two orders of one sum do. With batch_invariant they are separate, and gemm.h describes it.
 //
 // The operation never allocates, synchronises or throws; on CUDA it can be captured into a graph.

@@ -7,8 +7,8 @@ namespace prologue::cuda {
 
 inline constexpr int kMaxBlocksOfCluster = 8;  // that every device has
 
-// A product of 16 x 16 by 16 x 8 whose operands have the same rows holds each row's product with itself in one lane. This returns it in that lane,
-// and 0 in the others. `even` and `odd`: the results of the first operand's row lane / 4, or lane / 4 + 8.
+// If the operands of a product of 16 x 16 by 16 x 8 have the same rows, one lane holds each row's product with itself. This returns it in
+// that lane, and 0 in the others. `even` and `odd` are the results of the first operand's row lane / 4, or lane / 4 + 8.
 __device__ inline float of_own_column(float even, float odd) {
   const int lane = threadIdx.x % 32;
   const float own = (lane & 4) != 0 ? odd : even;

@@ -5,8 +5,8 @@
 //   registers  up to 16 tokens: cooperating blocks divide k, and weights stream through registers
 //   tiles      prompts: tiles of x W^T by wgmma; other warps finish a tile while the next one is multiplied
 //
-// A finisher (finish/) is what is done to the product, in the same kernel: output, a linear layer's bias, activation and residual; head, the
-// attention prologue. A way has a kernel for each finisher, and a Way in the finisher's table; policy.h says which one a call takes.
+// A finisher (finish/) is what is done to the product, in the same kernel: output, a linear layer's bias, activation and residual; head,
+// the attention prologue. A way has a kernel for each finisher, and a Way in the finisher's table; policy.h says which one a call takes.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,8 @@ namespace prologue {
 
 namespace cuda {
 
-// A kernel that was chosen for a call, and everything that its launch takes. Each kernel has two arguments, the product's and the finisher's.
+// Holds a kernel that was chosen for a call, and everything that its launch takes. Each kernel has two arguments, the product's and the
+// finisher's.
 struct Launch {
   const char* operation = nullptr;  // for errors
   const char* way = nullptr;        // its name
@@ -53,7 +54,7 @@ struct Product {
   const void* weight = nullptr;
 };
 
-// A launch that can do a call, and whether or not it is the fastest: what tests run.
+// This is a launch that can do a call, whether or not it is the fastest: what tests run.
 template <class Call>
 struct PossibleLaunch {
   std::string name;        // of the instance, a comma, and how the launch is divided
@@ -61,7 +62,7 @@ struct PossibleLaunch {
   std::function<std::optional<Launch>(const Call& call)> of;
 };
 
-// One way with one finisher, whose calls these are.
+// Describes one way with one finisher, whose calls these are.
 template <class Call>
 struct Way {
   const char* name;
@@ -75,8 +76,8 @@ struct Way {
 
 }  // namespace cuda
 
-// The choice for a call, kept for the next call: a node of a graph mostly has the parameters that it had in the step before. It is made again
-// if any parameter differs, so whatever it depends on, pointers in tensor maps too, is as it was. One thread uses it at a time.
+// Keeps the choice for a call for the next call: a node of a graph mostly has the parameters that it had in the step before. It is made
+// again if any parameter differs, so whatever it depends on, pointers in tensor maps too, is as it was. One thread uses it at a time.
 template <class Params>
 class KeptLaunch {
  public:

@@ -1,4 +1,4 @@
-// What the operations that project have in common on the host: the norm before, and the parts of a workspace. Internal.
+// Has what the operations that project have in common on the host: the norm before, and the parts of a workspace. Internal.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace prologue {
 
-// Parts of a workspace, one after another; of none, to find out how many bytes they take.
+// Takes parts of a workspace, one after another; without a workspace, it finds out how many bytes they take.
 class WorkspaceParts {
  public:
   explicit WorkspaceParts(void* workspace) : workspace_(static_cast<unsigned char*>(workspace)) {}

@@ -41,8 +41,9 @@ struct QkvPrologueParams {
   const void* weight = nullptr;
   AttentionPrologueParams prologue;
   bool batch_invariant = false;  // separate operations, whose bits for a token do not depend on the others
-  // The launch may begin while the kernels before it in the stream run; they must not write `weight` or norm.weight. One kernel of few tokens
-  // lets the launch after it begin as soon as it has begun itself, if that has a programmatic edge (paged_attention with past_is_ready).
+  // The launch may begin while the kernels before it in the stream run; they must not write `weight` or norm.weight. One kernel of few
+  // tokens lets the launch after it begin as soon as it has begun itself, if that has a programmatic edge (paged_attention with
+  // past_is_ready).
   bool overlaps = false;
   void* workspace = nullptr;
   int64_t workspace_bytes = 0;

@@ -1,6 +1,7 @@
 // This schedule is lean/steps_schedule.cuh with one head a thread, for what fewer models need: other norms than the RMS norm before the
-// rotation, norms of partly rotated or interleaved heads, a bias of some of q, k and v, a scale of Q, k_out and v_out, the inverse rotation,
-// rings, and any mixture of these with the steps and caches there. All of it is decided at run time, once for all threads of a warp.
+// rotation, norms of partly rotated or interleaved heads, a bias of some of q, k and v, a scale of Q, k_out and v_out, the inverse
+// rotation, rings, and any mixture of these with the steps and caches there. All of it is decided at run time, once for all threads of a
+// warp.
 #pragma once
 
 #include <cstdint>

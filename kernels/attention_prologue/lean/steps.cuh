@@ -1,5 +1,5 @@
-// The lean schedules with steps have this in common: which heads a thread has, what is planned for them, and the steps of steps/head_steps.cuh
-// from constants that were loaded early.
+// The lean schedules with steps have this in common: which heads a thread has, what is planned for them, and the steps of
+// steps/head_steps.cuh from constants that were loaded early.
 #pragma once
 
 #include <cstdint>

@@ -97,8 +97,8 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
   for (int n = 0; n < kUnits; ++n) data[n] = load_unit<kHintedLoads, T, V>(in + existing(n) * tensor.in_head, place);
   if (kUnits == 1) load_constants(plan, tensor, p.layout.head_dim, place, existing, constants);
 
-  // All loads are in flight before the first wait: a barrier keeps the assembler from moving loads after it, and the branch that records what
-  // is wrong with an index keeps it from waiting before them.
+  // All loads are in flight before the first wait: a barrier keeps the assembler from moving loads after it, and the branch that records
+  // what is wrong with an index keeps it from waiting before them.
   __syncwarp();
   if (kUnits == 1 && kOrder == LoadOrder::slot_last) pending.ask_slot(p, t);
   LeanToken token = pending.resolve_position(p, t, static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x) % 32);

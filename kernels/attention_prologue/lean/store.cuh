@@ -1,5 +1,5 @@
-// This is how the lean schedules with steps, and the kernels of projections with heads, store a head: as it is, or in 8 or 4 bits with a scale
-// that is given or computed.
+// This is how the lean schedules with steps, and the kernels of projections with heads, store a head: as it is, or in 8 or 4 bits with a
+// scale that is given or computed.
 #pragma once
 
 #include <cstdint>

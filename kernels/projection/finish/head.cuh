@@ -1,6 +1,6 @@
-// The finisher of the heads of q, k and v: what the prologue's lean kernels do (lean/more_steps_schedule.cuh), to a head that the product's
-// kernel has in registers. The token's position and slot are found, and cos and sin loaded, before the sums are there. On the device, then on
-// the host.
+// Finishes the heads of q, k and v: it does what the prologue's lean kernels do (lean/more_steps_schedule.cuh) to a head that the product's
+// kernel has in registers. The token's position and slot are found, and cos and sin loaded, before the sums are there. The part for the
+// device comes first, then the part for the host.
 #pragma once
 
 #include <bit>
@@ -18,7 +18,7 @@
 
 namespace prologue::cuda {
 
-// A token's position and slot, found once for all of its heads.
+// Holds a token's position and slot, found once for all of its heads.
 struct FoundToken {
   LeanToken token;
   int64_t position;
@@ -63,7 +63,7 @@ __device__ inline FoundToken found_by_lane(const FoundToken& found, int lane) {
   return there;
 }
 
-// A head of q, k or v of one token after another. kFeatures: with kMoreSteps the steps are decided at run time.
+// Finishes a head of q, k or v of one token after another. If kFeatures has kMoreSteps, the steps are decided at run time.
 template <class T, int V, int kFeatures>
 class TokenHead {
  public:
@@ -146,7 +146,7 @@ class TokenHead {
 
 // ---- on the host ------------------------------------------------------------------------------------------------------------
 
-// The product, and the prologue of its result: q, k and v of `prologue` are any addresses, with the strides of a packed result.
+// Describes the product, and the prologue of its result: q, k and v of `prologue` are any addresses, with the strides of a packed result.
 struct HeadCall {
   Product product;
   AttentionPrologueParams prologue;
@@ -162,7 +162,7 @@ inline bool saves_enough(const HeadCall& call) {
   return policy::heads_save_enough(p.num_tokens, heads_of(call) * call.prologue.head_dim * p.k, call.overlaps, p.norm.given != 0);
 }
 
-// Instance: with `vector`, the channels of an access, and `features`.
+// Instance must have `vector`, the channels of an access, and `features`.
 template <class Instance>
 int32_t lanes_of_heads(const Instance& instance, const AttentionPrologueParams& p) {
   return static_cast<int32_t>(std::bit_ceil(static_cast<uint64_t>(units_of_all(p, instance.vector))));
@@ -197,7 +197,7 @@ std::string token_head_name(const Instance& instance) {
   return str_cat(", heads of ", 64 * instance.vector, " channels", names_of(instance.features));
 }
 
-// `vector`: channels of an access.
+// `vector` is the number of channels of an access.
 template <class ProductArgs>
 Launch head_launch(void (*kernel)(ProductArgs, MoreArgs), const ProductArgs& product, const HeadCall& call, int vector) {
   MoreArgs finish;
@@ -207,7 +207,7 @@ Launch head_launch(void (*kernel)(ProductArgs, MoreArgs), const ProductArgs& pro
   return l;
 }
 
-// The ways with this finisher, in the order in which they are asked.
+// These are the ways with this finisher, in the order in which they are asked.
 extern const Way<HeadCall> kVectorHeads, kRingHeads, kRegistersHeads, kTilesHeads;
 inline constexpr const Way<HeadCall>* kHeadWays[] = {&kVectorHeads, &kRingHeads, &kRegistersHeads, &kTilesHeads};
 

@@ -1,4 +1,4 @@
-// The finisher of a linear layer: bias, activation, residual. On the device, then on the host.
+// Finishes a linear layer: bias, activation, residual. The part for the device comes first, then the part for the host.
 #pragma once
 
 #include <cstdint>
@@ -71,7 +71,7 @@ __device__ inline void round_product(const OutputArgs& o, int of_weights, float 
   for (int i = 0; i < kCount; ++i) values[i] = element<T, kCount>(rounded, i);
 }
 
-// Channel `at` of y, of token t.
+// Returns the address of channel `at` of y, of token t.
 template <class T>
 __device__ inline char* address_of_output(const OutputArgs& o, int t, int at) {
   return o.y + t * o.y_stride + at * static_cast<int64_t>(o.float_y != 0 ? sizeof(float) : sizeof(T));
@@ -89,8 +89,8 @@ __device__ inline void store_output(const OutputArgs& o, char* to, const Packed<
   store_bytes<kCount* static_cast<int>(sizeof(T)), false>(to, stored);
 }
 
-// All that follows the product, for kCount channels of y. product(row, sums) gives the sums of so many rows of the weights that a
-// block or cluster has: `row` is their first, with `up` there are `rows` rows of gate before those of up. `at`: the first channel of y.
+// Does all that follows the product, for kCount channels of y. product(row, sums) gives the sums of so many rows of the weights that a
+// block or cluster has. `row` is their first; with `up` there are `rows` rows of gate before those of up. `at` is the first channel of y.
 template <class T, int kCount = kRowsAtOnce, class Product>
 __device__ inline void finish_rows(const OutputArgs& o, int row, int rows, int at, char* to, const Packed<T, kCount>& residual,
                                    const Product& product) {
@@ -151,7 +151,7 @@ Launch output_launch(void (*kernel)(ProductArgs, OutputArgs), const ProductArgs&
   return l;
 }
 
-// The ways with this finisher, in the order in which they are asked.
+// These are the ways with this finisher, in the order in which they are asked.
 extern const Way<ProjectionParams> kVectorOutput, kRingOutput, kRegistersOutput, kTilesOutput;
 inline constexpr const Way<ProjectionParams>* kOutputWays[] = {&kVectorOutput, &kRingOutput, &kRegistersOutput, &kTilesOutput};
 

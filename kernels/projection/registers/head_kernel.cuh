@@ -1,9 +1,10 @@
-// Up to 16 tokens with the attention prologue (registers/product.cuh). A cluster has a head: all of its head_dim rows of the weights. Where the
-// sums of a token meet, a warp has the whole head, and finishes it exactly as the prologue's lean kernels do (lean/more_steps_schedule.cuh). The
-// loads of its position and slot are in flight while the weights are multiplied, those of cos and sin while the other blocks' sums arrive.
+// This kernel is for up to 16 tokens with the attention prologue (registers/product.cuh). A cluster has a head: all of its head_dim rows of
+// the weights. Where the sums of a token meet, a warp has the whole head, and finishes it exactly as the prologue's lean kernels do
+// (lean/more_steps_schedule.cuh). The loads of its position and slot are in flight while the weights are multiplied, those of cos and sin
+// while the other blocks' sums arrive.
 //
-// An instance with a finisher has one more warp in each block, which multiplies nothing and has all of that for the block's first token when the
-// sums arrive. A cluster of one block has none: its sums are ordinary stores, for which all of its warps would have to meet.
+// An instance with a finisher has one more warp in each block, which multiplies nothing and has all of that for the block's first token
+// when the sums arrive. A cluster of one block has none: its sums are ordinary stores, for which all of its warps would have to meet.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ struct RegistersHeadArgs : RegistersArgs {
   int32_t lanes = 32;  // of a head, in what follows the projection
 };
 
-// A head of a token, as the separate projection would store it.
+// Gathers a head of a token, as the separate projection would store it.
 template <class T, int V>
 __device__ inline Unit<T, V> gather_head(const RegistersArgs& a, const RegistersShared& shared, int slot,
                                          const UnitPlace& place) {
@@ -43,8 +44,8 @@ __device__ inline Unit<T, V> gather_head(const RegistersArgs& a, const Registers
 
 inline constexpr int kMultipliersBarrier = 1;
 
-// kMultipliers: the most threads that multiply, 32 for 16 rows of a head, or more where the warps of a block divide k.
-// kFinishers: 1, or 0 for launches that need as many blocks on an SM as fit without.
+// kMultipliers is the most threads that multiply: 32 for 16 rows of a head, or more if the warps of a block divide k. kFinishers is 1, or 0
+// for launches that need as many blocks on an SM as fit without.
 template <class W, int V, int kTokenTiles, int kMultipliers, int kFinishers, int kFeatures>
 __global__ void __launch_bounds__(kMultipliers + 32 * kFinishers, kFinishers != 0 ? 2 : kWarpsOfSm * 32 / kMultipliers)
     registers_head_kernel(const __grid_constant__ RegistersHeadArgs a, const __grid_constant__ MoreArgs p) {
@@ -123,7 +124,7 @@ struct RegistersHeadInstance {
   void (*kernel)(RegistersHeadArgs, MoreArgs);
 };
 
-// The kernels that ship, in the order in which they are chosen (registers/instances_cuda.cu).
+// Lists the kernels that ship, in the order in which they are chosen (registers/instances_cuda.cu).
 std::span<const RegistersHeadInstance> registers_heads(DType type);
 
 }  // namespace prologue::cuda

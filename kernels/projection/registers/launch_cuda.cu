@@ -13,7 +13,7 @@ bool can_multiply(const Product& p) {
   return p.num_tokens <= kMostRegistersTokens && p.k % kSliceChannels == 0 && is_readable(p) && device_is_hopper_or_later();
 }
 
-// `row_tiles`: of 16 rows, of each cluster; `blocks`: of each cluster.
+// `row_tiles` counts the tiles of 16 rows of each cluster, `blocks` its blocks.
 void fill(RegistersArgs& a, const Product& p, int64_t row_tiles, int64_t blocks) {
   a.x = static_cast<const char*>(p.x);
   a.weight = static_cast<const char*>(p.weight);
@@ -53,8 +53,8 @@ struct Division {
   }
 };
 
-// The division with the most blocks in a cluster: large matrices are then many small pieces, which keep all SMs busy to the end. `divide(blocks)`
-// makes one, or nothing if it does not fit.
+// Makes the division with the most blocks in a cluster: large matrices are then many small pieces, which keep all SMs busy to the end.
+// `divide(blocks)` makes one, or nothing if it does not fit.
 template <class Divide>
 auto with_most_blocks(const Divide& divide) {
   for (int64_t blocks = kMaxBlocksOfCluster; blocks > 1; blocks /= 2) {

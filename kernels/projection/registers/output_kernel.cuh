@@ -1,6 +1,6 @@
-// Up to 8 tokens with a linear layer's end (registers/product.cuh, finish/output.cuh). Where the sums of a token meet, a warp finishes it, each lane
-// four neighbouring channels at a time. A cluster's rows are neighbours; with a gated activation the first half of its tiles are rows of gate,
-// the second half the rows of up that go with them.
+// This kernel is for up to 8 tokens with a linear layer's end (registers/product.cuh, finish/output.cuh). Where the sums of a token meet, a
+// warp finishes it, each lane four neighbouring channels at a time. A cluster's rows are neighbours; with a gated activation the first half
+// of its tiles are rows of gate, the second half the rows of up that go with them.
 #pragma once
 
 #include <cstdint>
@@ -74,7 +74,7 @@ struct RegistersOutputInstance {
   void (*kernel)(RegistersArgs, OutputArgs);
 };
 
-// The kernels that ship, in the order in which they are chosen (registers/instances_cuda.cu).
+// Lists the kernels that ship, in the order in which they are chosen (registers/instances_cuda.cu).
 std::span<const RegistersOutputInstance> registers_outputs(DType type);
 
 }  // namespace prologue::cuda

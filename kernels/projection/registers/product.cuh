@@ -1,15 +1,15 @@
-// The way of up to 16 tokens in which weights stream through registers.
+// In this way, which is for up to 16 tokens, weights stream through registers.
 //
-// A cluster has some rows of the weights, 16 for each warp. Its blocks divide k (and, where there are few rows, the warps of a block divide the
-// block's part of k). So each block needs only its part of x, which it keeps in shared memory, and each warp streams 16 rows of weights
-// through registers into operands of mma.m16n8k16: rows = 16 rows of weights, columns = 8 tokens. Then the sums meet: the block of CTA rank r
-// takes those of tokens r, r + blocks, ..., with a warp for each, and finishes them.
+// A cluster has some rows of the weights, 16 for each warp. Its blocks divide k (and, where there are few rows, the warps of a block divide
+// the block's part of k). So each block needs only its part of x, which it keeps in shared memory, and each warp streams 16 rows of weights
+// through registers into operands of mma.m16n8k16: rows = 16 rows of weights, columns = 8 tokens. Then the sums meet: the block of CTA rank
+// r takes those of tokens r, r + blocks, ..., with a warp for each, and finishes them.
 //
-// A lane loads a piece of 8 neighbouring channels of a row of weights at a time, and as many of x: the operands of two products, whose k are in
-// an order of their own, the same for both operands.
+// A lane loads a piece of 8 neighbouring channels of a row of weights at a time, and as many of x: the operands of two products, whose k
+// are in an order of their own, the same for both operands.
 //
-// Nothing waits for what another kernel has written until the loads of the first weights are in flight, so that the launch can overlap the end
-// of the kernel before it.
+// Nothing waits for what another kernel has written until the loads of the first weights are in flight, so that the launch can overlap the
+// end of the kernel before it.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ namespace prologue::cuda {
 inline constexpr int kSliceChannels = 32;  // of k: what a warp multiplies at a time
 inline constexpr int kXSliceBytes = 64;    // of x
 inline constexpr int kMostRegistersTokens = 16;
-// Many warps of few registers, each with little in flight: 2 KB for each of 24 warps of an SM keep the memory busy.
+// An SM has many warps of few registers, each with little in flight: 2 KB for each of 24 warps of an SM keep the memory busy.
 inline constexpr int kWarpsOfSm = 32;
 inline constexpr int kSlicesInFlight = 2;  // of a warp
 
@@ -50,22 +50,22 @@ struct RegistersArgs {
   float inverse_k = 0.0f;  // 1 / k
 };
 
-// A K extent: slices [begin, end).
+// This is a K extent: slices [begin, end).
 struct SliceRange {
   int begin;
   int end;
 };
 
-// Part i of 2^log_splits, which are as equal as can be.
+// Returns part i of 2^log_splits, which are as equal as can be.
 __device__ inline SliceRange part_of(const SliceRange& all, int i, int log_splits) {
   const int count = all.end - all.begin;
   return {all.begin + (count * i >> log_splits), all.begin + (count * (i + 1) >> log_splits)};
 }
 
-// The most tokens that a block of the cluster finishes.
+// Returns the most tokens that a block of the cluster finishes.
 __host__ __device__ inline int slots_of(const RegistersArgs& a) { return (a.num_tokens + a.blocks - 1) >> a.log_blocks; }
 
-// A block's shared memory. `x` is aligned to 16 bytes.
+// Describes a block's shared memory. `x` is aligned to 16 bytes.
 struct RegistersShared {
   Arrivals* arrivals;  // of the two arrays that follow
   float* sums;         // [blocks of the cluster << log_splits, slots, rows of the cluster]
@@ -95,7 +95,7 @@ __device__ inline RegistersShared lay_out(unsigned char* memory, const Registers
   return shared;
 }
 
-// The work item of a warp.
+// This is the work item of a warp.
 struct WarpWork {
   int rank;   // of its block in the cluster
   int tile;   // of the cluster's rows
@@ -109,7 +109,7 @@ struct WarpWork {
     of_block = part_of({0, a.slices}, rank, a.log_blocks);
     of_warp = part_of(of_block, split, a.log_splits);
   }
-  // Tokens rank, rank + blocks, ...: how many this block finishes.
+  // Returns how many of the tokens rank, rank + blocks, ... this block finishes.
   __device__ int own_tokens(const RegistersArgs& a) const { return (a.num_tokens - rank + a.blocks - 1) >> a.log_blocks; }
 };
 
@@ -120,7 +120,8 @@ struct RowPair {
   typename W::Piece high;
 };
 
-// sums [16 rows, tokens] += pieces x^T. `x`: the lane's channels of its token of the first 8; those of the next 8 tokens are tile_bytes further.
+// sums [16 rows, tokens] += pieces x^T. `x` points to the lane's channels of its token of the first 8; those of the next 8 tokens are
+// tile_bytes further.
 template <class W, int kTokenTiles>
 __device__ inline void multiply_pieces(float (&sums)[kTokenTiles][4], const RowPair<W>& pieces, const unsigned char* x,
                                        int tile_bytes) {
@@ -134,14 +135,14 @@ __device__ inline void multiply_pieces(float (&sums)[kTokenTiles][4], const RowP
   }
 }
 
-// The weights of a warp. The loads of the first are in flight as soon as it is made. W: their format (weights/).
+// Loads and multiplies the weights of a warp. The loads of the first are in flight as soon as it is made. W is their format (weights/).
 template <class W, int kTokenTiles>
 class WeightStream {
   using T = typename W::T;
   static constexpr int kSliceBytes = W::beside_x(kXSliceBytes);
 
  public:
-  // `rows`: the first of the 16; null: there are none.
+  // `rows` is the first of the 16, or null if there are none.
   __device__ WeightStream(const RegistersArgs& a, const WarpWork& work, const char* rows)
       : slices_(rows == nullptr ? 0 : work.of_warp.end - work.of_warp.begin) {
     const int lane = threadIdx.x % 32;
@@ -157,11 +158,11 @@ class WeightStream {
     }
   }
 
-  // sums [16 rows, tokens] = rows x^T
+  // Computes sums [16 rows, tokens] = rows x^T.
   __device__ void multiply(float (&sums)[kTokenTiles][4], const RegistersArgs& a, const WarpWork& work,
                            const RegistersShared& shared) {
     const int lane = threadIdx.x % 32;
-    // Columns past the last token repeat it; their sums are not used.
+    // Columns past the last token repeat that token; their sums are not used.
     const auto row_of = [&](int token) { return min(token, a.num_tokens - 1) * a.x_row_bytes; };
     const unsigned char* x =
         shared.x + row_of(lane / 4) + (work.of_warp.begin - work.of_block.begin) * kXSliceBytes + lane % 4 * 16;
@@ -202,8 +203,8 @@ class WeightStream {
   RowPair<W> in_flight_[kSlicesInFlight];
 };
 
-// One thread says how many bytes will arrive. Every thread must pass wait_for_cluster() before it sends anything. A cluster of one block needs
-// none of this: its stores are ordinary ones.
+// One thread says how many bytes will arrive. Every thread must pass wait_for_cluster() before it sends anything. A cluster of one block
+// needs none of this: its stores are ordinary ones.
 __device__ inline void open_arrivals(const RegistersArgs& a, const WarpWork& work, const RegistersShared& shared) {
   if (a.blocks == 1) return;
   if (threadIdx.x == 0) {
@@ -213,7 +214,7 @@ __device__ inline void open_arrivals(const RegistersArgs& a, const WarpWork& wor
   arrive_at_cluster();
 }
 
-// The norm's weight of eight channels.
+// Holds the norm's weight of eight channels.
 template <class T>
 struct NormWeight {
   float values[8];
@@ -241,9 +242,9 @@ __device__ inline void prefetch_norm_weight(const RegistersArgs& a, const SliceR
   for (int i = threadIdx.x * kLine; i < count; i += blockDim.x * kLine) prefetch_line(from + i);
 }
 
-// Brings x of `channels`, times the norm's weight, and the sums of its squares to shared memory. The first `warps` of the block do so: several
-// divide a token's channels where there are few tokens; otherwise a warp has several tokens, whose loads are in flight together. The
-// constructor does what needs no x.
+// Brings x of `channels`, times the norm's weight, and the sums of its squares to shared memory. The first `warps` of the block do so:
+// several divide a token's channels where there are few tokens; otherwise a warp has several tokens, whose loads are in flight together.
+// The constructor does what needs no x.
 template <class T, int kTokenTiles>
 class XStaging {
  public:
@@ -314,8 +315,8 @@ class XStaging {
   int to_;
 };
 
-// Sends the sums of a warp's 16 rows, and the block's squares, to the blocks that finish their tokens. Four lanes that hold neighbouring rows
-// exchange them first, so that each sends four sums of one token. wait_for_sums() must follow.
+// Sends the sums of a warp's 16 rows, and the block's squares, to the blocks that finish their tokens. Four lanes that hold neighbouring
+// rows exchange them first, so that each sends four sums of one token. wait_for_sums() must follow.
 template <int kTokenTiles>
 __device__ inline void send_sums(const RegistersArgs& a, const WarpWork& work, const RegistersShared& shared,
                                  float (&sums)[kTokenTiles][4]) {
@@ -398,7 +399,7 @@ __device__ inline const float* gather_token(const RegistersArgs& a, const Regist
   return rows;
 }
 
-// The factor of the norm for a token.
+// Returns the factor of the norm for a token.
 __device__ inline float norm_of_token(const RegistersArgs& a, const RegistersShared& shared, int slot) {
   float squares[1] = {};
   add_up<kMaxBlocksOfCluster>(shared.all_squares + slot, slots_of(a), a.blocks, squares);

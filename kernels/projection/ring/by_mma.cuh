@@ -1,6 +1,6 @@
-// The products of a weight ring (ring/product.cuh) by mma.m16n8k16, for up to 16 tokens: rows of weights times tokens. A warp has up to 32 rows,
-// and all channels of a stage or, where the block has few rows, a part of them. Or each warp has all rows of the block, and two steps of 16
-// channels of each stage: then no other warp brings the same x to registers.
+// Multiplies the stages of a weight ring (ring/product.cuh) by mma.m16n8k16, for up to 16 tokens: rows of weights times tokens. A warp has
+// up to 32 rows, and all channels of a stage or, where the block has few rows, a part of them. Or each warp has all rows of the block, and
+// two steps of 16 channels of each stage: then no other warp brings the same x to registers.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,8 @@
 
 namespace prologue::cuda {
 
-// W: the format of the weights (weights/). kAllRows: the rows of a block, where each warp has all of them; 0: a warp has 32 of any number.
+// W is the format of the weights (weights/). kAllRows is the number of rows of a block, if each warp has all of them; if it is 0, a warp
+// has 32 of any number.
 template <class Weights, int kAllRows = 0>
 struct RingByMma {
   using W = Weights;
@@ -38,7 +39,7 @@ struct RingByMma {
 
   __device__ static int index_of_sum(int row) { return row; }
 
-  // All threads but the copying warp's call it. After a barrier gather_rows() finds the sums.
+  // All threads but those of the copying warp call it. After a barrier gather_rows() finds the sums.
   __device__ static void multiply(const RingArgs& a, const Ring& ring) {
     constexpr int kTiles = kRowsOfWarp / 16,
                   kAtOnce = 2;  // with more at once, two blocks have no registers
@@ -47,8 +48,8 @@ struct RingByMma {
               groups = kAllRows > 0 ? 1 : (a.rows + kRowsOfWarp - 1) / kRowsOfWarp;
     const int first_row = group * kRowsOfWarp, box = split * kSteps / kStepsOfBox, first_step = split * kSteps % kStepsOfBox;
     int lane = threadIdx.x % 32;
-    // Lane i gives the address of a row of one of the four 8 x 8 matrices of a fragment. Of x: tokens, of 8 channels and of the next 8, then
-    // tokens + 8.
+    // Lane i gives the address of a row of one of the four 8 x 8 matrices of a fragment. For x these are tokens, of 8 channels and of the
+    // next 8, then tokens + 8.
     const int row = lane % 16, token = lane % 8 + lane / 16 * 8;
     const int weights_of_lane = box * ring.weights_bytes + (first_row + row) * W::kBoxRowBytes;
     const int x_of_lane = ring.x_at + box * ring.x_bytes + token * kXBoxRowBytes;

@@ -1,5 +1,5 @@
-// The products of a weight ring (ring/product.cuh) by wgmma, for up to 64 tokens: tokens, 16 for each warp, times rows of weights. Each of two
-// warpgroups has half of a stage's channels.
+// Multiplies the stages of a weight ring (ring/product.cuh) by wgmma, for up to 64 tokens: tokens, 16 for each warp, times rows of weights.
+// Each of two warpgroups has half of a stage's channels.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ struct SquaresByMma {
 #pragma unroll
     for (int i = 0; i < 4; ++i) multiply_matrices<T>(sums[i], {x[i / 2 * 2], x[i / 2 * 2 + 1]}, x[i]);
   }
-  // The sum of token lane / 4 of the first or the second 8, in lanes that have it.
+  // Returns the sum of token lane / 4 of the first or the second 8, in lanes that have it.
   __device__ float of_token(int half) const {
     const auto of_matrix = [&](const float(&sum)[4]) { return of_own_column(sum[half * 2], sum[half * 2 + 1]); };
     return of_matrix(sums[half]) + of_matrix(sums[2 + half]);
@@ -49,7 +49,7 @@ struct SquaresByFma {
   __device__ static bool has_token(int lane) { return lane % 4 == 0; }
 };
 
-// W: the format of the weights (weights/). kRows: the most rows of a block.
+// W is the format of the weights (weights/). kRows is the most rows of a block.
 template <class Weights, int kRows>
 struct RingByWgmma {
   using W = Weights;
@@ -74,15 +74,15 @@ struct RingByWgmma {
   // Returns where a row's sum is among those of a token. Neighbouring groups of 4 are swapped so that lanes with 8 rows each use all banks.
   __device__ static int index_of_sum(int row) { return row ^ (row >> 3 & 4); }
 
-  // All threads but the copying warp's call it. After a barrier gather_rows() finds the sums.
+  // All threads but those of the copying warp call it. After a barrier gather_rows() finds the sums.
   __device__ static void multiply(const RingArgs& a, const Ring& ring) {
     constexpr int kSteps = kBoxes * kStepsOfBox / 2, kStrideOfX = 8 * kXBoxRowBytes;
     constexpr int kAtOnce = kSteps < kStepsOfBox ? kSteps : kStepsOfBox, kParts = kSteps / kAtOnce;
     const int group = threadIdx.x / kWarpgroup, first_token = threadIdx.x % kWarpgroup / 32 * 16;  // of the warp
     const int first_step = group * kSteps, box = first_step / kStepsOfBox, of_box = first_step % kStepsOfBox;
     int lane = threadIdx.x % 32;
-    // Lane i gives the address of a row of one of the four 8 x 8 matrices of a fragment: tokens, then tokens + 8, of 8 channels, then of the
-    // next.
+    // Lane i gives the address of a row of one of the four 8 x 8 matrices of a fragment: tokens, then tokens + 8, of 8 channels, then of
+    // the next.
     const int row = first_token + lane % 16;
     int chunk = ((of_box * 2 + lane / 16) ^ row % 8) << 4;  // of the first step, of the others with some bits changed
     int x_at = ring.x_at + box * ring.x_bytes + row * kXBoxRowBytes;

@@ -1,6 +1,7 @@
-// Up to 64 tokens with the attention prologue (ring/product.cuh, finish/head.cuh). A cluster has a head: its blocks divide the rows of the weights.
-// The block of CTA rank r finishes tokens r, r + blocks, ...: it gets their rows from the others, rounded as a separate projection would store
-// them. A warp finishes every eighth of these tokens, whose positions and slots it has found before it multiplied.
+// This kernel is for up to 64 tokens with the attention prologue (ring/product.cuh, finish/head.cuh). A cluster has a head: its blocks
+// divide the rows of the weights. The block of CTA rank r finishes tokens r, r + blocks, ...: it gets their rows from the others, rounded
+// as a separate projection would store them. A warp finishes every eighth of these tokens, whose positions and slots it has found before it
+// multiplied.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
-// Up to 64 tokens with the attention prologue, where no step needs a whole head (norms and computed scales do). A block has the same eight rotary
-// pairs of some heads, 16 rows of the weights each. So it rotates and stores what it has multiplied: there are no clusters, and more SMs have a
-// block than if blocks divide heads (ring/head_kernel.cuh; 8B: 128 in place of 96). While the others multiply, a tenth warp finds the tokens'
-// positions and slots, and cos and sin of the pairs, which are the same for each head. Then a thread has a token and V pairs of it, of one head
-// after another.
+// This kernel is for up to 64 tokens with the attention prologue, if no step needs a whole head (norms and computed scales do). A block has
+// the same eight rotary pairs of some heads, 16 rows of the weights each. So it rotates and stores what it has multiplied: there are no
+// clusters, and more SMs have a block than if blocks divide heads (ring/head_kernel.cuh; 8B: 128 in place of 96). While the others
+// multiply, a tenth warp finds the tokens' positions and slots, and cos and sin of the pairs, which are the same for each head. Then a
+// thread has a token and V pairs of it, of one head after another.
 #pragma once
 
 #include <cstdint>
@@ -122,7 +122,7 @@ struct RingHeadInstance {
   void (*kernel)(RingHeadArgs, MoreArgs);
 };
 
-// The kernels that ship, in the order in which they are chosen (ring/instances.cuh).
+// Lists the kernels that ship, in the order in which they are chosen (ring/instances.cuh).
 std::span<const RingHeadInstance> float16_ring_heads();
 std::span<const RingHeadInstance> bfloat16_ring_heads();
 

@@ -1,5 +1,5 @@
-// The kernels that ship: tables for each element type (ring/instances_*_cuda.cu). The first that has enough rows serves a call, so those of few
-// rows come first: rows that a block has not got are multiplied, too.
+// These kernels ship: there are tables for each element type (ring/instances_*_cuda.cu). The first that has enough rows serves a call, so
+// those of few rows come first: rows that a block does not have are multiplied, too.
 #pragma once
 
 #include <prologue/kernels/projection/ring/by_mma.cuh>

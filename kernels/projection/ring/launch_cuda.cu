@@ -15,7 +15,7 @@ std::span<const RingOutputInstance> output_instances(DType type) {
 }
 std::span<const RingHeadInstance> head_instances(DType type) { return of_16_bits(type, float16_ring_heads, bfloat16_ring_heads); }
 
-// SMs of the current device if it can run the kernels, else 0: there is code for sm_90a only.
+// Returns the SMs of the current device if it can run the kernels, else 0: there is code for sm_90a only.
 int64_t sms() {
   return hopper_multiprocessors([] { return bfloat16_ring_outputs().front().kernel; }, kRingThreads, 0);
 }
@@ -37,8 +37,8 @@ void fill(RingArgs& a, const Product& p) {
 
 OuterDim boxes_of_k(const RingArgs& a) { return {a.k / kBoxChannels, kBoxChannels, a.boxes}; }
 
-// `dims`: a stage's box of the weights. False: the driver does not take them. Of weights the L2 fetches no more than is asked for: 128 bytes of
-// a row at a time.
+// `dims` is a stage's box of the weights. Returns false if the driver does not take them. Of weights the L2 loads no more than was
+// requested: 128 bytes of a row at a time.
 bool encode_maps(RingArgs& a, const Product& p, EncodeWeights encode, std::initializer_list<OuterDim> dims) {
   return encode(a.weight, p.weight, kBoxChannels, dims, CU_TENSOR_MAP_L2_PROMOTION_L2_128B) &&
          encode_map(a.x, p.x, kBoxChannels, {{a.num_tokens, p.x_stride, a.x_rows}, boxes_of_k(a)});
@@ -52,14 +52,14 @@ std::string output_name(DType type, const RingOutputInstance& instance) {
 
 int64_t halves_of(const ProjectionParams& p) { return is_gated(p) ? 2 : 1; }
 
-// Each of the blocks that divide k has a stage at least.
+// Returns whether each of the blocks that divide k has a stage at least.
 bool can_divide_k(const RingArgs& a, const RingOutputInstance& instance) {
   const int64_t stages = divide_up(a.k, a.boxes * kBoxChannels), blocks = int64_t{1} << a.log_k_blocks;
   return blocks == 1 ||
          (a.normed == 0 && instance.most_tokens > kMostFewTokens && (blocks - 1) * divide_up(stages, blocks) < stages);
 }
 
-// `rows`: of y, of a block or of those that divide k.
+// `rows` counts the rows of y of a block, or of the blocks that divide k.
 std::optional<Launch> output_of_rows(const ProjectionParams& p, const RingOutputInstance& instance, int64_t rows,
                                      int log_k_blocks) {
   const int64_t halves = halves_of(p);
@@ -129,7 +129,7 @@ std::string head_name(DType type, const RingHeadInstance& instance) {
                  instance.of_pairs ? ", pairs" : "", token_head_name(instance));
 }
 
-// `rows`: of the weights, of a block.
+// `rows` counts the rows of the weights of a block.
 bool can_run(const HeadCall& call, const RingHeadInstance& instance, int64_t rows) {
   return !call.batch_invariant && call.product.num_tokens <= instance.most_tokens && rows >= instance.fewest_rows &&
          rows <= instance.most_rows && can_multiply(call.product);
@@ -143,7 +143,8 @@ bool serves_pairs(const RingHeadInstance& instance, const AttentionPrologueParam
          (features_of(p, instance.vector) & ~(kPerToken | kDerived)) == instance.features;
 }
 
-// After the ring there are bytes_of_heads. `encode()` encodes the tensor maps of a ring that is laid out. Nothing: there is no room for a stage.
+// After the ring there are bytes_of_heads. `encode()` encodes the tensor maps of a ring that is laid out. Returns nothing if there is no
+// room for a stage.
 template <class Encode>
 std::optional<Launch> lay_out_heads(const HeadCall& call, const RingHeadInstance& instance, RingHeadArgs& a,
                                     int64_t bytes_of_heads, const Encode& encode) {
@@ -158,7 +159,7 @@ std::optional<Launch> lay_out_heads(const HeadCall& call, const RingHeadInstance
   return l;
 }
 
-// 2^log_blocks blocks in a cluster divide a head.
+// In these launches 2^log_blocks blocks in a cluster divide a head.
 std::optional<Launch> heads_of_clusters(const HeadCall& call, const RingHeadInstance& instance, int log_blocks) {
   const int64_t head_dim = call.prologue.head_dim, rows = head_dim >> log_blocks;
   if (instance.of_pairs || !serves_token_heads(instance, call.prologue) || rows << log_blocks != head_dim || rows % 8 != 0 ||

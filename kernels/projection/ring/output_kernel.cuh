@@ -1,6 +1,7 @@
-// Up to 64 tokens with a linear layer's end (ring/product.cuh, finish/output.cuh). A block has some rows of y; with a gated activation the rows of
-// gate and the rows of up that go with them. When its sums are done, all threads but the copying warp's finish them: four neighbours of a token
-// at a time, or eight where a thread would have four more than once. Blocks that divide k add up each other's sums.
+// This kernel is for up to 64 tokens with a linear layer's end (ring/product.cuh, finish/output.cuh). A block has some rows of y; with a
+// gated activation the rows of gate and the rows of up that go with them. When its sums are done, all threads but those of the copying warp
+// finish them: four neighbours of a token at a time, or eight where a thread would have four more than once. Blocks that divide k add up
+// each other's sums.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,8 @@ __device__ inline bool divides_k(const RingArgs& a) {
   return By::kMostTokens > kMostFewTokens && a.log_k_blocks != 0;
 }
 
-// A thread finishes kCount neighbouring channels of y, from `row` of the block's rows on, of token t, then as many of a later token, and so on.
-// `residual`: of the first ones.
+// A thread finishes kCount neighbouring channels of y, from `row` of the block's rows on, of token t, then as many of a later token, and so
+// on. `residual` is that of the first ones.
 template <class By, int kCount>
 __device__ inline void finish_tokens(const RingArgs& a, const OutputArgs& o, const Ring& ring, int first_row, int rows, int t,
                                      int row, const Packed<typename By::T, 8>& residual) {
@@ -97,7 +98,7 @@ struct RingOutputInstance {
   void (*kernel)(RingArgs, OutputArgs);
 };
 
-// The kernels that ship, in the order in which they are chosen (ring/instances.cuh).
+// Lists the kernels that ship, in the order in which they are chosen (ring/instances.cuh).
 std::span<const RingOutputInstance> float16_ring_outputs();
 std::span<const RingOutputInstance> bfloat16_ring_outputs();
 

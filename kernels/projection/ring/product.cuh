@@ -1,15 +1,15 @@
-// The way of 2 to 64 tokens: weights pass through a ring of stages in shared memory. A block for each SM has some rows of the weights and all of k.
-// One thread of a ninth warp copies weights and x by TMA into the stages; eight warps multiply. Each of them brings x to registers, where it
-// multiplies x by the norm's weight and sums its squares.
+// In this way, which is for 2 to 64 tokens, weights pass through a ring of stages in shared memory. A block for each SM has some rows of
+// the weights and all of k. One thread of a ninth warp copies weights and x by TMA into the stages; eight warps multiply. Each of them
+// brings x to registers, where it multiplies x by the norm's weight and sums its squares.
 //
 //   ring/by_mma.cuh      up to 16 tokens: rows of weights times tokens, by mma.m16n8k16. One code for all numbers of rows, so that all
 //                        projections of a layer run the same (vector/product.cuh says why)
 //   ring/by_wgmma.cuh    up to 64: tokens times rows of weights
 //
-// A scheduler has two of the warps, so an instruction takes some five clocks, whatever it is: a warp must do little with a stage, or the stage is
-// not free in time. The ring holds weights before the kernel before this one has ended: nothing waits for x until then. Every block reads all
-// of x, from the L2; that is what limits the number of tokens. Where it would read more of x than of the weights, cooperating blocks divide k
-// instead, and then add up each other's sums (ring/output_kernel.cuh).
+// A scheduler has two of the warps, so an instruction takes some five clocks, whatever it is: a warp must do little with a stage, or the
+// stage is not free in time. The ring holds weights before the kernel before this one has ended: nothing waits for x until then. Every
+// block reads all of x, from the L2; that is what limits the number of tokens. Where it would read more of x than of the weights,
+// cooperating blocks divide k instead, and then add up each other's sums (ring/output_kernel.cuh).
 #pragma once
 
 #include <cstddef>
@@ -40,8 +40,8 @@ inline constexpr int kStepsOfBox = kBoxChannels / 16;
 inline constexpr int kPairsOfLane = 2 * kStepsOfBox;  // of a box's channels, in a lane's fragments
 
 struct RingArgs {
-  // [channel of 64, row, half, k / 64], of which a stage has one box; halves: of gate and of up, or one. ring_head_pairs_kernel has heads before
-  // k / 64.
+  // This is [channel of 64, row, half, k / 64], of which a stage has one box; the halves are those of gate and of up, or there is one.
+  // ring_head_pairs_kernel has heads before k / 64.
   CUtensorMap weight;
   CUtensorMap x;                      // [channel of 64, token, k / 64], likewise
   const char* norm_weight = nullptr;  // null = 1
@@ -71,9 +71,9 @@ struct RingTail {
   uint4 norm_weight[1];                         // [k, and zeros to the end of the last stage], of its own type
 };
 
-// Lays out `room` bytes of shared memory for num_tokens, rows, k, the norm, boxes, log_splits and sums_stride. Returns how many bytes are used; with
-// no stages there is no room. weight_row_bytes: of a box. `beyond`: bytes that are read after the last stage, and not used.
-// `bytes_in_flight`: of weights; the ring has no more stages than that takes.
+// Lays out `room` bytes of shared memory for num_tokens, rows, k, the norm, boxes, log_splits and sums_stride. Returns how many bytes are
+// used; with no stages there is no room. weight_row_bytes are those of a box. `beyond` is the number of bytes that are read after the last
+// stage, and not used. `bytes_in_flight` counts bytes of weights; the ring has no more stages than that takes.
 inline int64_t lay_out_ring(RingArgs& a, int64_t weight_row_bytes, int64_t beyond, int64_t room, int64_t bytes_in_flight) {
   const int64_t channels = int64_t{a.boxes * kBoxChannels} << a.log_k_blocks, count = divide_up(a.k, channels);
   const int64_t norm_weight = a.norm_weight == nullptr ? 0 : count * channels * (a.float_norm_weight != 0 ? 4 : 2);
@@ -122,7 +122,7 @@ struct Ring {
     count = min(of_block, count - first);
   }
 
-  // kRingThreads threads call it; then a __syncthreads() must follow.
+  // All kRingThreads threads call it; then a __syncthreads() must follow.
   __device__ void open() const {
     for (int i = threadIdx.x; i < kRingWarps * kMostRingTokens; i += kRingThreads) tail->squares[i] = 0.0f;
     if (threadIdx.x != 0) return;
@@ -132,18 +132,18 @@ struct Ring {
     }
     fence_barrier_init();
   }
-  // The norm's weight as this lane needs it for its fragments of x, from the one on that begins at this channel of k.
+  // Returns the norm's weight as this lane needs it for its fragments of x, from the one on that begins at this channel of k.
   __device__ const unsigned char* norm_weight(const RingArgs& a, int channel) const {
     const int pair = (channel / kBoxChannels * 4 + static_cast<int>(threadIdx.x % 4)) * kPairsOfLane + channel % kBoxChannels / 8;
     return reinterpret_cast<const unsigned char*>(tail->norm_weight) + pair * (a.float_norm_weight != 0 ? 8 : 4);
   }
-  // [split][token][sums_stride], index_of_sum() of a row (by_mma.cuh, by_wgmma.cuh), where the ring was.
+  // Returns the sums [split][token][sums_stride], index_of_sum() of a row (by_mma.cuh, by_wgmma.cuh), where the ring was.
   __device__ float* sums(const RingArgs& a, int split) const {
     return reinterpret_cast<float*>(memory) + split * a.num_tokens * a.sums_stride;
   }
 };
 
-// A stage: its barriers, its offset in the ring, and the parity of the barriers' phase.
+// This is a stage: its barriers, its offset in the ring, and the parity of the barriers' phase.
 struct RingStage {
   Barrier* loaded;
   int at = 0;
@@ -154,7 +154,7 @@ struct RingStage {
     static_assert(offsetof(RingTail, emptied) == offsetof(RingTail, loaded) + kMostRingStages * sizeof(Barrier));
     return loaded + kMostRingStages;
   }
-  // Goes to the next stage. `end`: of the ring.
+  // Goes to the next stage. `end` is the end of the ring.
   __device__ void advance(const Ring& ring, int end) {
     at += ring.stage_bytes, ++loaded;
     if (at == end) at = 0, loaded = ring.tail->loaded, parity ^= 1;
@@ -190,8 +190,8 @@ __device__ inline void fill_ring(const RingArgs& a, const Ring& ring, int first_
   fill_ring(a, ring, [&](void* to, Barrier& loaded, int box) { load_box(to, a.weight, loaded, 0, first_row, 0, box); });
 }
 
-// Copies the norm's weight to shared memory. All threads that multiply call it; then a barrier of theirs must follow. It is in the order in which
-// lanes need it: of 64 channels those of lane % 4 = 0, pairs that are 8 channels apart, then those of lane % 4 = 1, and so on.
+// Copies the norm's weight to shared memory. All threads that multiply call it; then a barrier of theirs must follow. It is in the order in
+// which lanes need it: of 64 channels those of lane % 4 = 0, pairs that are 8 channels apart, then those of lane % 4 = 1, and so on.
 __device__ inline void load_norm_weight(const RingArgs& a, const Ring& ring) {
   const auto store = [&](int chunk, const auto& pairs) {  // of 8 channels
     const int box = chunk / kPairsOfLane, of_lane = chunk % kPairsOfLane;
@@ -220,8 +220,8 @@ __device__ inline void load_norm_weight(const RingArgs& a, const Ring& ring) {
   }
 }
 
-// Fragments of x are matrices of 8 tokens and 8 channels, of which a lane has two channels, lane % 4 * 2 and the next, of token lane / 4. 16 tokens
-// and 16 channels are four of them, in the order of the first operand of mma.m16n8k16 or of two second ones.
+// Fragments of x are matrices of 8 tokens and 8 channels, of which a lane has two channels, lane % 4 * 2 and the next, of token lane / 4.
+// 16 tokens and 16 channels are four of them, in the order of the first operand of mma.m16n8k16 or of two second ones.
 enum class XOrder { tokens_first, channels_first };
 
 // Multiplies neighbouring fragments by the norm's weight (Ring::norm_weight()), and rounds them to T.
@@ -275,7 +275,7 @@ __device__ inline float factor_of_token(const RingArgs& a, const Ring& ring, int
   return By::kMostTokens > kMostFewTokens ? ring.tail->factors[t] : norm_of_token(a, ring, t);
 }
 
-// Adds to `values` the sums of kCount neighbouring rows, from a multiple of kCount on, of a token. By: RingByMma or RingByWgmma.
+// Adds to `values` the sums of kCount neighbouring rows, from a multiple of kCount on, of a token. By is RingByMma or RingByWgmma.
 template <class By, int kCount>
 __device__ inline void add_sums(const RingArgs& a, const float* sums, int t, int row, float (&values)[kCount]) {
   constexpr int kTogether = kCount < 4 ? kCount : 4;

@@ -10,8 +10,8 @@
 
 namespace prologue::cuda {
 
-// Where a head of 128 channels is two parts (kColumnsInParts), what is said of heads holds for parts. In a tile, the channels of part 1 of a head
-// are `part_shift` columns before where they would be, and their second half another `second_shift`.
+// Where a head of 128 channels is two parts (kColumnsInParts), what is said of heads holds for parts. In a tile, the channels of part 1 of
+// a head are `part_shift` columns before where they would be, and their second half another `second_shift`.
 struct TilesHeadArgs : TilesArgs {
   int32_t lanes = 32;  // of a head
   int32_t heads = 0;   // of q, k and v
@@ -22,7 +22,7 @@ struct TilesHeadArgs : TilesArgs {
   int32_t second_shift = 0;
 };
 
-// Channels of an access of the finishing warps.
+// This is the number of channels of an access of the finishing warps.
 inline constexpr int kTilesVector = 8;
 
 template <class W, int kColumns>
@@ -30,7 +30,7 @@ struct TilesHeadShared : TileShared<W, kColumns> {
   FoundToken tokens[kTileTokens];
 };
 
-// A warp's tokens of a tile: as many at a time as it has lanes for.
+// Says which tokens of a tile a warp has: as many at a time as it has lanes for.
 struct TileWork {
   int first;  // the warp's first token of the tile
   int step;   // from there to its next ones
@@ -45,7 +45,7 @@ struct TileWork {
   }
 };
 
-// The cos and sin of a lane's token; V has none.
+// Returns cos and sin of a lane's token; V has none.
 template <int V, class Shared>
 __device__ inline UnitAngles<V> angles_of_tile(const MoreArgs& p, const Shared& shared, const TileWork& work, int tensor,
                                                int token, const UnitPlace& place) {
@@ -100,7 +100,8 @@ requires((kFeatures & kMoreSteps) != 0) __device__
   }
 }
 
-// Finishes them where the steps are exactly those of kFeatures. kAtOnce neighbouring heads of one tensor use the same cos and sin of a token.
+// Finishes them where the steps are exactly those of kFeatures. kAtOnce neighbouring heads of one tensor use the same cos and sin of a
+// token.
 template <class T, int kFeatures, int kAtOnce, class Shared>
 requires((kFeatures & kMoreSteps) == 0 && Shared::kColumns != kColumnsInParts) __device__
     inline void finish_tile(const TilesHeadArgs& a, const MoreArgs& p, Shared& shared, const TilePosition& tile, int warp,
@@ -222,7 +223,7 @@ requires((kFeatures & kMoreSteps) == 0 && Shared::kColumns == kColumnsInParts) _
   }
 }
 
-// kFeatures: with kMoreSteps, the steps are decided at run time.
+// If kFeatures has kMoreSteps, the steps are decided at run time.
 template <class W, int kColumns, int kFeatures, int kAtOnce>
 __global__ void __launch_bounds__(kTileThreads, 1)
     tiles_head_kernel(const __grid_constant__ TilesHeadArgs a, const __grid_constant__ MoreArgs p) {
@@ -254,7 +255,7 @@ struct TilesHeadInstance {
   void (*kernel)(TilesHeadArgs, MoreArgs);
 };
 
-// The kernels that ship, in the order in which they are chosen (tiles/instances.cuh).
+// Lists the kernels that ship, in the order in which they are chosen (tiles/instances.cuh).
 std::span<const TilesHeadInstance> float16_tiles_heads();
 std::span<const TilesHeadInstance> bfloat16_tiles_heads();
 

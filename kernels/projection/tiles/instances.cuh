@@ -1,4 +1,5 @@
-// The kernels that ship: tables for each element type (tiles/instances_*_cuda.cu). Of those with as many columns the first is the fastest.
+// These kernels ship: there are tables for each element type (tiles/instances_*_cuda.cu). Of those with as many columns the first is the
+// fastest.
 #pragma once
 
 #include <prologue/kernels/projection/tiles/head_kernel.cuh>

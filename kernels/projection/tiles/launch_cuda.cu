@@ -18,7 +18,7 @@ std::span<const TilesHeadInstance> head_instances(DType type) {
   return of_16_bits(type, float16_tiles_heads, bfloat16_tiles_heads);
 }
 
-// SMs of the current device if it can run the kernels, else 0.
+// Returns the SMs of the current device if it can run the kernels, else 0.
 int64_t output_sms() {
   return hopper_multiprocessors([] { return bfloat16_tiles_outputs().front().kernel; }, kTileThreads, kTileRegisters);
 }
@@ -37,8 +37,8 @@ policy::TilesDivision division_of(const TilesArgs& a, int64_t tile_columns, int6
   return {tile_columns, a.stages_of_k, a.whole, a.count > a.whole, sms / kTileBlocks};
 }
 
-// Fills in the division into tiles of so many columns. The blocks of the launch; 0: there are too many tiles, or the driver does not take the
-// addresses or strides.
+// Fills in the division into tiles of so many columns. Returns the blocks of the launch, or 0 if there are too many tiles, or if the driver
+// does not take the addresses or strides.
 int64_t divide(TilesArgs& a, const Product& p, bool gated, int64_t tile_columns, EncodeWeights encode, int64_t sms) {
   a.num_tokens = static_cast<int32_t>(p.num_tokens);
   a.gated = gated ? 1 : 0;
@@ -125,7 +125,7 @@ std::string head_name(DType type, const TilesHeadInstance& instance) {
                  instance.heads_at_once > 1 ? str_cat(", ", instance.heads_at_once, " heads") : "", names_of(instance.features));
 }
 
-// Two if tiles have parts of 64 columns, and a head 128 channels.
+// Returns two if tiles have parts of 64 columns, and a head 128 channels.
 int parts_of_head(const TilesHeadInstance& instance, const AttentionPrologueParams& p) {
   return instance.columns == kColumnsInParts && p.head_dim == 2 * kPartColumns ? 2 : 1;
 }

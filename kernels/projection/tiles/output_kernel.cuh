@@ -1,5 +1,5 @@
-// Prompts with a linear layer's end: tiles of gate and up (tiles/product.cuh, finish/output.cuh). The warps that finish a tile apply the activation
-// while the next tile is multiplied, so gate and up are never in memory.
+// This kernel is for prompts with a linear layer's end: tiles of gate and up (tiles/product.cuh, finish/output.cuh). The warps that finish
+// a tile apply the activation while the next tile is multiplied, so gate and up are never in memory.
 #pragma once
 
 #include <cstdint>
@@ -62,7 +62,7 @@ struct TilesOutputInstance {
   void (*kernel)(TilesArgs, OutputArgs);
 };
 
-// The kernels that ship, in the order in which they are chosen (tiles/instances.cuh).
+// Lists the kernels that ship, in the order in which they are chosen (tiles/instances.cuh).
 std::span<const TilesOutputInstance> float16_tiles_outputs();
 std::span<const TilesOutputInstance> bfloat16_tiles_outputs();
 

@@ -1,8 +1,8 @@
-// The way of prompts: tiles of x W^T by wgmma, for kernels that do more with a tile than store it. While the next tile is multiplied, warps that
-// multiply nothing finish this one.
+// This way, which is for prompts, makes tiles of x W^T by wgmma, for kernels that do more with a tile than store it. While the next tile is
+// multiplied, warps that multiply nothing finish this one.
 //
-// Blocks are persistent. A cluster of two works on two tiles at a time, of neighbouring tokens and the same columns: each block brings its own x
-// and half of the weights, which TMA writes into both. In a block
+// Blocks are persistent. A cluster of two works on two tiles at a time, of neighbouring tokens and the same columns: each block brings its
+// own x and half of the weights, which TMA writes into both. In a block
 //   one warp           copies x and weights by TMA into a ring of stages of 64 channels
 //   three warps        finish the tile
 //   two warpgroups     multiply, and store the tile, rounded to T, in shared memory
@@ -53,10 +53,10 @@ inline constexpr int kPartColumns = 64;
 // Says whether the tiles of the last wave may be divided.
 constexpr bool may_divide_tiles(int64_t columns) { return columns != kColumnsInParts; }
 
-// Rows of the weights that are copied at once.
+// Returns the rows of the weights that are copied at once.
 constexpr int64_t tile_box_rows(int64_t columns) { return columns == kColumnsInParts ? kPartColumns / 2 : columns / kTileBlocks; }
 
-// W: the format of the weights (weights/).
+// W is the format of the weights (weights/).
 template <class W, int kColumnsOfTile>
 struct TileShared {
   using T = typename W::T;
@@ -80,7 +80,7 @@ struct TileShared {
   Barrier finishers;         // all finishing warps have arrived
 };
 
-// First of all, and at the end: the blocks of a cluster write to each other's shared memory.
+// Runs first of all, and at the end: the blocks of a cluster write to each other's shared memory.
 __device__ inline void meet_cluster() {
   __syncwarp();
   arrive_at_cluster();
@@ -117,8 +117,8 @@ struct TilePosition {
   int column;  // tile along n
 };
 
-// The tiles of a cluster: number blockIdx.x / kTileBlocks, then every so many as there are clusters. Tiles that are multiplied at a time are near
-// each other along both sides, so that they find what they read in the L2.
+// Walks over the tiles of a cluster: number blockIdx.x / kTileBlocks, then every so many as there are clusters. Tiles that are multiplied
+// at a time are near each other along both sides, so that they find what they read in the L2.
 class TileWalk {
  public:
   __device__ explicit TileWalk(const TilesArgs& a) : tiles_(a), number_(static_cast<int>(blockIdx.x) / kTileBlocks) {}
@@ -182,8 +182,8 @@ __device__ inline void load_tiles(const TilesArgs& a, Shared& shared) {
   for (int i = 0; i < Shared::kStages; ++i, at.advance()) shared.emptied[at.index].wait(at.phase ^ 1);
 }
 
-// Multiplies a warpgroup's part of a tile, 64 tokens and 2 * kCount columns from these rows of a stage on, and stores it at the same rows and
-// columns of the tile. `release` is called with each stage that is no longer read.
+// Multiplies a warpgroup's part of a tile, 64 tokens and 2 * kCount columns from these rows of a stage on, and stores it at the same rows
+// and columns of the tile. `release` is called with each stage that is no longer read.
 template <class W, int kCount, class Shared, class Release>
 __device__ inline void multiply_tile(const TilesArgs& a, Shared& shared, RingPlace<Shared::kStages>& at, int token_row,
                                      int weight_row, unsigned free_phase, const Release& release) {
@@ -245,7 +245,7 @@ __device__ inline void multiply_tiles(const TilesArgs& a, Shared& shared) {
   }
 }
 
-// The finishing warps call it, and for the last tile also those that have multiplied.
+// The finishing warps call it, and for the last tile also the warps that have multiplied.
 template <class Shared, class Prepare, class Finish>
 __device__ inline void finish_tiles(const TilesArgs& a, Shared& shared, const Prepare& prepare, const Finish& finish) {
   const int thread = static_cast<int>(threadIdx.x) - 32;
@@ -272,8 +272,8 @@ __device__ inline void finish_tiles(const TilesArgs& a, Shared& shared, const Pr
   }
 }
 
-// A whole kernel. Each finishing thread calls `prepare(tile, thread)` while the tile is multiplied. `warps` warps call `finish(tile, warp, warps)`
-// when it is in shared.tile and what was prepared is visible.
+// Runs a whole kernel. Each finishing thread calls `prepare(tile, thread)` while the tile is multiplied. `warps` warps call `finish(tile,
+// warp, warps)` when it is in shared.tile and what was prepared is visible.
 template <class W, class Shared, class Prepare, class Finish>
 __device__ inline void run_tiles(const TilesArgs& a, Shared& shared, const Prepare& prepare, const Finish& finish) {
   if (threadIdx.x == 0) open_tiles(a, shared);

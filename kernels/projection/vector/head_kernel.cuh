@@ -1,6 +1,6 @@
-// One token with the attention prologue (vector/product.cuh, finish/head.cuh). A cluster has a head: its blocks divide the rows of the weights
-// and send their sums to the block of CTA rank 0, where a warp has found the token's position and slot and loaded cos and sin before it
-// multiplies. That warp finishes the head.
+// This kernel is for one token with the attention prologue (vector/product.cuh, finish/head.cuh). A cluster has a head: its blocks divide
+// the rows of the weights and send their sums to the block of CTA rank 0, where a warp has found the token's position and slot and loaded
+// cos and sin before it multiplies. That warp finishes the head.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ __host__ __device__ inline int64_t shared_bytes_of(const VectorHeadArgs& a) {
          (int64_t{a.head_dim} << a.log_row_warps) * static_cast<int64_t>(sizeof(float));
 }
 
-// The head as the separate projection would store it.
+// Gathers the head as the separate projection would store it.
 template <class T, int V>
 __device__ inline Unit<T, V> gather_head(const VectorHeadArgs& a, const VectorHeadShared& shared, const UnitPlace& place) {
   float a_values[V] = {}, b_values[V] = {};
@@ -49,8 +49,8 @@ __device__ inline Unit<T, V> gather_head(const VectorHeadArgs& a, const VectorHe
   return {pack<T, V>(a_values), pack<T, V>(b_values)};
 }
 
-// kFeatures: with kMoreSteps, the steps are decided at run time. kSeveralPasses: a warp may have more than kVectorRowsOfPass rows; then there
-// are no registers for second sums.
+// If kFeatures has kMoreSteps, the steps are decided at run time. If kSeveralPasses, a warp may have more than kVectorRowsOfPass rows; then
+// there are no registers for second sums.
 template <class W, int V, int kFeatures, bool kSeveralPasses>
 __global__ void __launch_bounds__(kVectorThreads, 2)
     vector_head_kernel(const __grid_constant__ VectorHeadArgs a, const __grid_constant__ MoreArgs p) {
@@ -109,7 +109,7 @@ struct VectorHeadInstance {
   void (*kernel)(VectorHeadArgs, MoreArgs);
 };
 
-// The kernels that ship, in the order in which they are chosen (vector/instances_cuda.cu).
+// Lists the kernels that ship, in the order in which they are chosen (vector/instances_cuda.cu).
 std::span<const VectorHeadInstance> vector_heads(DType type);
 
 }  // namespace prologue::cuda

@@ -1,4 +1,4 @@
-// The kernels that ship: a table for each finisher and element type, in the order in which they are chosen.
+// These kernels ship: there is a table for each finisher and element type, in the order in which they are chosen.
 #include <prologue/kernels/projection/vector/head_kernel.cuh>
 #include <prologue/kernels/projection/vector/output_kernel.cuh>
 

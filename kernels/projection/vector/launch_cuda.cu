@@ -12,15 +12,15 @@ bool can_multiply(const Product& p) {
   return p.num_tokens == 1 && is_readable(p) && p.k % 32 == 0 && device_is_hopper_or_later();
 }
 
-// The fewest warps that can have a row, as a logarithm.
+// Returns the fewest warps that can have a row, as a logarithm.
 int fewest_row_warps(const Product& p) {
   int log_row_warps = 0;
   while (p.k * dtype_size(p.dtype) > int64_t{kVectorStepBytes} * kMostVectorSteps << log_row_warps) ++log_row_warps;
   return log_row_warps;
 }
 
-// Fills in the arguments with so many rows for each warp, of which 2^log_row_warps have the same rows and a part of k each. False: rows are too long for that, or
-// too many.
+// Fills in the arguments with so many rows for each warp, of which 2^log_row_warps have the same rows and a part of k each. Returns false
+// if rows are too long for that, or too many.
 bool fill(VectorArgs& a, const Product& p, int64_t rows, int log_row_warps) {
   const int64_t row_bytes = p.k * dtype_size(p.dtype), step_bytes = int64_t{kVectorStepBytes} << log_row_warps;
   const int64_t steps = divide_up(row_bytes, step_bytes);

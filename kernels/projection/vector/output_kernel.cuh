@@ -1,5 +1,6 @@
-// One token with a linear layer's end (vector/product.cuh, finish/output.cuh). A block's rows are neighbours; with a gated activation the first
-// half of them are rows of gate, the others the rows of up that go with them. A thread finishes one channel of y.
+// This kernel is for one token with a linear layer's end (vector/product.cuh, finish/output.cuh). A block's rows are neighbours; with a
+// gated activation the first half of them are rows of gate, the others the rows of up that go with them. A thread finishes one channel of
+// y.
 #pragma once
 
 #include <cstdint>
@@ -62,7 +63,7 @@ struct VectorOutputInstance {
   void (*kernel)(VectorArgs, OutputArgs);
 };
 
-// The kernels that ship, in the order in which they are chosen (vector/instances_cuda.cu).
+// Lists the kernels that ship, in the order in which they are chosen (vector/instances_cuda.cu).
 std::span<const VectorOutputInstance> vector_outputs(DType type);
 
 }  // namespace prologue::cuda

@@ -1,14 +1,14 @@
-// The way of one token: a matrix times a vector. A warp has some rows of the weights, or, where rows are long, some of their channels, and
-// each of its lanes a piece of 8 channels of a row. The pieces of four rows are in registers before there is an x. If a warp has more rows, it
-// takes several passes, and loads the next four as soon as these are multiplied. Every warp reads its channels of x from the L2 and multiplies
-// by itself: warps exchange only the sums of a row, if several have channels of it.
+// This way, which is for one token, multiplies a matrix by a vector. A warp has some rows of the weights, or, where rows are long, some of
+// their channels, and each of its lanes a piece of 8 channels of a row. The pieces of four rows are in registers before there is an x. If a
+// warp has more rows, it takes several passes, and loads the next four as soon as these are multiplied. Every warp reads its channels of x
+// from the L2 and multiplies by itself: warps exchange only the sums of a row, if several have channels of it.
 //
-// The tensor cores add up, since that takes few instructions. The first operand of a product of 16 x 16 by 16 x 8 is eight neighbours in k of
-// each of 32 lanes and of two rows; the second is x as it is in memory. The wanted results are those where a row of the first operand meets the
-// column of the same lanes.
+// The tensor cores add up, since that takes few instructions. The first operand of a product of 16 x 16 by 16 x 8 is eight neighbours in k
+// of each of 32 lanes and of two rows; the second is x as it is in memory. The wanted results are those where a row of the first operand
+// meets the column of the same lanes.
 //
-// There is one code for all sizes, so that all projections of a layer run the same: instructions that an SM has not had since the last 56 KB of
-// others come from the L2, and take longer than what they do (docs/tuning/launches.md).
+// There is one code for all sizes, so that all projections of a layer run the same: instructions that an SM has not had since the last
+// 56 KB of others come from the L2, and take longer than what they do (docs/tuning/launches.md).
 #pragma once
 
 #include <cuda_pipeline_primitives.h>
@@ -47,7 +47,7 @@ struct VectorArgs {
 
 __host__ __device__ inline int rows_of_block(const VectorArgs& a) { return a.rows * kVectorWarps >> a.log_row_warps; }
 
-// The work item of a warp.
+// This is the work item of a warp.
 struct VectorWork {
   int part;  // which channels of its rows
   int row;   // its first row, of the block's
@@ -59,13 +59,13 @@ struct VectorWork {
   }
 };
 
-// The norm's weight for the channels of each thread, in shared memory.
+// Holds the norm's weight for the channels of each thread, in shared memory.
 struct VectorShared {
   uint4 norm_weights[kMostVectorSteps][kVectorThreads];
 };
 
-// W: the format of the weights (weights/). kSeveralPasses: a warp may have more than kVectorRowsOfPass rows. kSums: accumulators of a row, 1 or
-// 2; with 2, half as many products wait for each other.
+// W is the format of the weights (weights/). If kSeveralPasses, a warp may have more than kVectorRowsOfPass rows. kSums is the number of
+// accumulators of a row, 1 or 2; with 2, half as many products wait for each other.
 template <class W, bool kSeveralPasses, int kSums>
 class VectorProduct {
   using T = typename W::T;
@@ -157,7 +157,7 @@ class VectorProduct {
     }
   }
 
-  // The warp's sum of row row_of_lane().
+  // Returns the warp's sum of row row_of_lane().
   __device__ float sum_of_row() const {
     // Two lanes exchange rows, so that each adds up one; then the next two.
     const auto halve = [](float low, float high, int other) {
@@ -181,14 +181,14 @@ class VectorProduct {
     for (int other = 4; other > 0; other /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, other);
     return sum;
   }
-  // The row that a lane has, of those that were multiplied last; kMostVectorRows: none.
+  // Returns the row that a lane has, of those that were multiplied last, or kMostVectorRows if there is none.
   __device__ static int row_of_lane() {
     const int lane = threadIdx.x % 32;
     return lane % 8 == 0 ? lane / 16 + lane / 8 % 2 * 2 : kMostVectorRows;
   }
 
  private:
-  // kClears: what is not loaded becomes 0.
+  // If kClears, what is not loaded becomes 0.
   template <bool kClears>
   __device__ void load_rows(const VectorArgs& a) {
 #pragma unroll
@@ -232,7 +232,7 @@ class VectorProduct {
   float products_[kVectorRowsOfPass / 2][kSums][4];  // of two rows each
 };
 
-// The sum over the lanes of a warp.
+// Returns the sum over the lanes of a warp.
 __device__ inline float sum_of_warp(float value) {
 #pragma unroll
   for (int other = 16; other > 0; other /= 2) value += __shfl_xor_sync(0xffffffffu, value, other);

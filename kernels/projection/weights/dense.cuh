@@ -1,5 +1,5 @@
-// Weights as a model has them: rows of k elements of 16 bits. A format of weights is one struct like this one, in a file here, and all that the
-// ways know of it. Each way is a template of it, and its instances name it. x is of 16 bits whatever the weights are.
+// Loads weights as a model has them: rows of k elements of 16 bits. A format of weights is one struct like this one, in a file here, and
+// all that the ways know of it. Each way is a template of it, and its instances name it. x is of 16 bits whatever the weights are.
 //
 //   vector, registers   a lane loads pieces of 8 neighbouring channels of a row; pieces of two rows are operands of two mma.m16n8k16
 //   ring, tiles         TMA copies boxes of 64 channels of some rows, with the 128-byte swizzle; mma takes fragments of 16 channels from
@@ -21,7 +21,7 @@ struct DenseWeights {
   using T = Element;       // of x, and of the operands of a product
   using Stored = Element;  // of the weights in shared memory
 
-  // The bytes of the channels of a row that take so many bytes of x.
+  // Returns the bytes of the channels of a row that take so many bytes of x.
   template <class Int>
   __host__ __device__ static constexpr Int beside_x(Int x_bytes) {
     return x_bytes;
@@ -35,8 +35,9 @@ struct DenseWeights {
   __device__ static Piece no_piece() { return make_uint4(0, 0, 0, 0); }
   // They are read once in a step.
   __device__ static Piece load_piece(const char* from) { return load_once(from); }
-  // The first operands of two products, whose k are the first and the second four channels of each lane's piece; the second operands must have
-  // the channels of x in the same order, as they are in memory. `low`, `high`: of the rows lane / 4 and lane / 4 + 8 of an operand.
+  // The first operands of two products, whose k are the first and the second four channels of each lane's piece; the second operands must
+  // have the channels of x in the same order, as they are in memory. `low` and `high` are of the rows lane / 4 and lane / 4 + 8 of an
+  // operand.
   __device__ static void make_operands(const Piece& low, const Piece& high, uint32_t (&first)[4], uint32_t (&second)[4]) {
     first[0] = low.x, first[1] = high.x, first[2] = low.y, first[3] = high.y;
     second[0] = low.z, second[1] = high.z, second[2] = low.w, second[3] = high.w;
@@ -47,8 +48,8 @@ struct DenseWeights {
   static constexpr int kBoxRowBytes = 128;  // of a box's 64 channels
   static constexpr int kStepBytes = 32;     // of the 16 channels of a product
 
-  // Lane i gives the address of a row of one of the four 8 x 8 matrices of a fragment: rows, then rows + 8, of 8 channels, then of the next 8.
-  // Returns the offset of step `step` of a box in `row`, lane % 16 of a fragment's rows.
+  // Lane i gives the address of a row of one of the four 8 x 8 matrices of a fragment: rows, then rows + 8, of 8 channels, then of the next
+  // 8. Returns the offset of step `step` of a box in `row`, lane % 16 of a fragment's rows.
   __device__ static int offset_of_step(int row, int lane, int step) { return ((step * 2 + lane / 16) ^ row % 8) << 4; }
   __device__ static void load_fragment(uint32_t (&fragment)[4], const unsigned char* from) { load_matrices(fragment, from); }
 
