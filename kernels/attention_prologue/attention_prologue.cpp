@@ -122,7 +122,7 @@ Status check_columns(const Rope& r) {
   return {};
 }
 
-// What of Rope the prologue takes.
+// Checks that the prologue takes what Rope says.
 Status check_rope(const AttentionPrologueParams& p) {
   const Rope& r = p.rope;
   PROLOGUE_RETURN_IF_ERROR(check_head_and_rotary_dim(kName, p.head_dim, r.style, r.rotary_dim));
@@ -152,7 +152,7 @@ Status check_rope(const AttentionPrologueParams& p) {
   return check_range(kName, "rope.max_position", r.max_position, bounded ? 1 : 0, computed ? kMaxComputedPosition : kMaxRows);
 }
 
-// What must be there for something else to make sense.
+// Checks that everything is given that something else needs.
 Status check_presence(const AttentionPrologueParams& p) {
   for (const HeadsView* view : {&p.q, &p.k, &p.v}) {
     if (view->token_stride != kUnsetStride || view->head_stride != kUnsetStride) continue;

@@ -120,8 +120,8 @@ bool lanes_fit(const AttentionPrologueParams& p, int features, const Instance& i
 // Says how a family that decides at run time fits a call: with the call's layouts and steps, or with more of them.
 enum class Fit { close, any };
 
-// Whether a family can run a call: its features are exactly those of the call, or it runs any mixture of steps. `vector` is the widest that
-// the data allow.
+// Says whether a family can run a call: its features are exactly those of the call, or it runs any mixture of steps. `vector` is the widest
+// that the data allow.
 bool serves(const Family& family, int64_t vector, const AttentionPrologueParams& p, Fit fit = Fit::close) {
   if (family.vector > vector) return false;
   if (family.general != nullptr) return true;

@@ -1,4 +1,4 @@
-// What is behind the prologue and its stages. Internal.
+// Declares what implements the prologue and its stages. Internal.
 //   validate        every check of the operation
 //   run_validated   runs a call that validate() accepts; checks nothing
 //   add_regions     adds every array that a call with valid sizes reads or writes, for code that checks several operations together

@@ -52,7 +52,7 @@ void fill_tensors(const AttentionPrologueParams& p, Tensor (&tensors)[3]) {
   if (has_v(p)) fill_side(tensors[2], p.v, p.cache.v);
 }
 
-// What all lean kernels need. They read both index arrays and the table: where there are none any address will do.
+// Fills in what all lean kernels need. They read both index arrays and the table: where there are none any address will do.
 template <class Tensor>
 void fill_core(const AttentionPrologueParams& p, CoreArgs<Tensor>& args) {
   fill_tensors<uint32_t>(p, args.tensors);
@@ -136,7 +136,7 @@ void fill_steps(const HeadPlan& plan, MoreTensor& tensor) {
   tensor.hadamard_factor = plan.hadamard_factor;
 }
 
-// What the instances with steps have in common.
+// Fills in what the instances with steps have in common.
 void fill_lean(const AttentionPrologueParams& p, int features, const HeadPlans& plans, LeanArgs& args) {
   fill_core(p, args);
   const TokenPlaces& t = p.places;

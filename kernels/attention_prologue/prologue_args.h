@@ -1,4 +1,4 @@
-// What the prologue's kernels are given: AttentionPrologueParams with every stride in bytes and everything decided that the host
+// Declares what the prologue's kernels are given: AttentionPrologueParams with every stride in bytes and everything decided that the host
 // can decide. Few tokens are a matter of latency, and every line of the constant bank that a kernel touches costs a cold miss:
 // what all instances need is together and small; what only some need comes after it.
 #pragma once
@@ -33,7 +33,7 @@ struct TensorHead {
   int head;
 };
 
-// Where the heads of q, k and v are rows one after another.
+// Returns the head of a row; the rows are the heads of q, k and v, one after another.
 template <class Tensor>
 PROLOGUE_HOST_DEVICE TensorHead head_of_row(const Tensor (&tensors)[3], int row) {
   if (row < tensors[0].heads) return {0, row};
@@ -41,7 +41,7 @@ PROLOGUE_HOST_DEVICE TensorHead head_of_row(const Tensor (&tensors)[3], int row)
   return row < tensors[1].heads ? TensorHead{1, row} : TensorHead{2, row - tensors[1].heads};
 }
 
-// What the lean instances have in common. The host makes sure that every stride, and head * stride for every head, fits 32 bits.
+// Holds what the lean instances have in common. The host makes sure that every stride, and head * stride for every head, fits 32 bits.
 template <class Tensor>
 struct CoreArgs {
   const char* positions = nullptr;
@@ -61,7 +61,7 @@ struct CoreArgs {
   uint8_t* token_faults = nullptr;
 };
 
-// What an instance can do in addition to the base case: given positions, whole heads, neox pairs rotated by a table or not at
+// Says what an instance can do in addition to the base case: given positions, whole heads, neox pairs rotated by a table or not at
 // all.
 inline constexpr int kLayouts = 1;          // any style, rotary_dim and rotary_offset
 inline constexpr int kBias = 2;             // bias of q, k and v
@@ -80,12 +80,12 @@ inline constexpr int kEveryStep = 4096;  // with kMostSteps: also the Hadamard t
                                          // the table that are not rotated
 inline constexpr int kAnySteps = kCommonSteps, kMoreSteps = kMostSteps;  // the names of other files
 
-// Which accesses have a cache hint (evict first): what they touch is the first to leave the L2.
+// Says which accesses have a cache hint (evict first): what they touch is the first to leave the L2.
 inline constexpr int kNoHints = 0;
 inline constexpr int kEvictFirstLoads = 1;   // loads of q, k and v
 inline constexpr int kEvictFirstStores = 2;  // stores of q; not of K and V, which attention reads next
 
-// Whether an instance has steps besides the rotation, or decides them at run time.
+// Says whether an instance has steps besides the rotation, or decides them at run time.
 constexpr bool has_steps(int features) { return (features & ~(kLayouts | kPerToken)) != 0; }
 
 enum class ScaleFrom : int32_t { nothing = 0, given, computed };
@@ -128,7 +128,7 @@ struct LeanArgs : CoreArgs<LeanTensor> {
   int32_t features = 0;  // that the call asks for
 };
 
-// What kMostSteps adds to a tensor.
+// Holds what kMostSteps adds to a tensor.
 struct MoreTensor {
   NormPlacement norm = NormPlacement::none;
   NormKind kind = NormKind::rms;

@@ -14,7 +14,7 @@ namespace {
 
 // ---- the widest vector ------------------------------------------------------------------------------------------------------
 
-// What must be aligned to a vector: pointers and strides of an array whose elements have `bits`, a vector of V of them
+// Says what must be aligned to a vector: pointers and strides of an array whose elements have `bits`, a vector of V of them
 // being moved at most 16 bytes at a time.
 struct Alignment {
   int64_t vector;
@@ -123,7 +123,7 @@ bool lean(const AttentionPrologueParams& p) {
   return !has_v(p) || v_head_dim(p) == p.head_dim;
 }
 
-// What needs kMostSteps, apart from norms and biases.
+// Returns whether something other than norms and biases needs kMostSteps.
 bool has_most_steps(const AttentionPrologueParams& p) {
   const bool scaled = p.q_scale.constant != 1.0f || p.q_scale.by_position != PositionScale::none;
   const bool both_outputs = p.k_out.data != nullptr || p.v_out.data != nullptr;
@@ -131,7 +131,7 @@ bool has_most_steps(const AttentionPrologueParams& p) {
   return (p.num_q_heads > 0 && scaled) || both_outputs || p.rope.inverse != 0 || in_ring || (has_v(p) && normed(p.v_norm));
 }
 
-// What needs kEveryStep.
+// Returns whether something needs kEveryStep.
 bool has_every_step(const AttentionPrologueParams& p) {
   return p.hadamard_block != 0 || p.rounding == Rounding::per_step ||
          (p.rope.past_table == PastTable::identity && p.rope.max_position > 0);

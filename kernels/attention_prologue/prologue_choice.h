@@ -1,4 +1,5 @@
-// What a call asks of a CUDA kernel: how wide its vectors can be, and the features that a lean instance must have. There is no CUDA here.
+// Says what a call needs of a CUDA kernel: how wide its vectors can be, and the features that a lean instance must have. There is no CUDA
+// here.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@
 
 namespace prologue {
 
-// What the length of a sequence counts: its tokens before or after the step, or those of its last page after the step.
+// Says what the length of a sequence counts: its tokens before or after the step, or those of its last page after the step.
 enum class LengthOf : int32_t { before = 0, after, last_page };
 
 struct SequenceArgs {

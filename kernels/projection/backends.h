@@ -1,4 +1,4 @@
-// What is behind projection(). Internal.
+// Declares what implements projection(). Internal.
 //   run_validated   runs a call that validate() accepts; checks nothing
 //   run_separately  the same, with one launch for each of its operations
 //   choose          the one kernel for such a call; nothing: it runs separately

@@ -1,5 +1,6 @@
-// Which way (way.h) brings the weights of which projection, how its launch is divided, and which launches begin early: every decision that
-// was measured, with its measurement. This is plain host code; the ways ask it, and the graph asks it which launches may overlap.
+// Decides which way (way.h) brings the weights of which projection, how its launch is divided, and which launches begin early: every
+// decision that was measured, with its measurement. This is plain host code; the ways ask it, and the graph asks it which launches may
+// overlap.
 //
 // A projection multiplies x [num_tokens, k] by weights [n, k] of 16 bits. Its way is the first of these that can do the call and of which
 // the function says that it is the fastest; none of them: separate operations, with cuBLASLt's GEMM.
@@ -155,7 +156,7 @@ constexpr bool is_large_enough(const PromptSizes& sizes) {
   return sizes.num_tokens >= kFewestTokens && sizes.k >= kFewestChannels && sizes.n >= kFewestColumns;
 }
 
-// How a launch of tiles is divided: stages of k, tiles that are whole, whether the others are divided in two, and clusters.
+// Says how a launch of tiles is divided: stages of k, tiles that are whole, whether the others are divided in two, and clusters.
 struct TilesDivision {
   int64_t columns;  // of a tile
   int64_t stages_of_k;

@@ -42,7 +42,7 @@ struct Launch {
   alignas(16) unsigned char finish[1024] = {};
 };
 
-// What every way multiplies: norm(x) [num_tokens, k] times weight [n, k], n of gate and up together.
+// Describes what every way multiplies: norm(x) [num_tokens, k] times weight [n, k], n of gate and up together.
 struct Product {
   DType dtype = DType::unset;
   int64_t num_tokens = 0;

@@ -1,4 +1,4 @@
-// What the tests of docs/coming-from.md share: the goldens of tests/golden/adapters, the inputs they were made from, and the
+// Holds what the tests of docs/coming-from.md share: the goldens of tests/golden/adapters, the inputs they were made from, and the
 // rotation in float64 for systems that have none.
 #pragma once
 

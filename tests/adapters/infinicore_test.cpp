@@ -170,7 +170,7 @@ TEST_P(Infinicore, PositionsOutsideTheTable) {
   }
 }
 
-// What infiniopCreateRoPEDescriptor answers: one code and one sentence for each of its checks.
+// Tests what infiniopCreateRoPEDescriptor answers: one code and one sentence for each of its checks.
 TEST(InfinicoreCall, DescriptorsAreChecked) {
   using D = Descriptors;
   constexpr ours::Code kDtype = ours::Code::bad_tensor_dtype, kShape = ours::Code::bad_tensor_shape,

@@ -1,4 +1,4 @@
-// What the llama loader makes of a file's rope.scaling keys, seen in the table it builds.
+// Tests what the llama loader makes of a file's rope.scaling keys, seen in the table it builds.
 #include <gtest/gtest.h>
 
 #include <cmath>

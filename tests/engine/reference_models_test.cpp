@@ -396,7 +396,7 @@ std::string rounded_up(double value) {
   return text;
 }
 
-// How the families come in GGUF files too: what ReferenceGguf runs.
+// Returns how the families come in GGUF files too: what ReferenceGguf runs.
 std::string formats_of(const std::string& name) {
   for (const GgufCase& each : kGgufCases) {
     if (name == each.model) return "HF, GGUF";
@@ -450,7 +450,7 @@ TEST(ReferencePage, ShowsEveryModel) {
          "  PROLOGUE_UPDATE_MODELS=1 <build>/tests/engine_reference_models_test --gtest_filter='*Page*'";
 }
 
-// Where there is a GPU: writes the file that the page's columns for it are made of.
+// If there is a GPU, this test writes the file that the page's columns for it are made of.
 TEST(ReferencePage, WritesTheDifferencesOnAGpu) {
   const char* const out = std::getenv("PROLOGUE_MODELS_JSON");
   if (out == nullptr) GTEST_SKIP() << "PROLOGUE_MODELS_JSON names no file";

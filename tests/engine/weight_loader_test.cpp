@@ -1,5 +1,5 @@
-// What WeightLoader makes of a checkpoint's tensors: parts, steps, transposed tensors, experts, sums, in every compute type, against loops
-// over the values; and what it says before and while it loads.
+// Tests what WeightLoader makes of a checkpoint's tensors: parts, steps, transposed tensors, experts, sums, in every compute type, against
+// loops over the values; and what it says before and while it loads.
 #include <prologue/engine/gguf/dequantize.h>
 #include <prologue/engine/gguf/gguf_checkpoint.h>
 #include <prologue/engine/huggingface/model_directory.h>

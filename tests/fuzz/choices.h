@@ -1,4 +1,4 @@
-// How a fuzz target turns the fuzzer's bytes into decisions. The first four bytes seed a generator; decision i is byte 4 + i of
+// Says how a fuzz target turns the fuzzer's bytes into decisions. The first four bytes seed a generator; decision i is byte 4 + i of
 // the input, or, past its end, byte i of the generator. So every input, however short, is a whole case: libFuzzer starts from
 // nothing, and each byte that it appends replaces one decision and leaves the others as they were.
 #pragma once

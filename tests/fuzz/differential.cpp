@@ -162,7 +162,7 @@ std::string first_difference(const Outcome& want, const Outcome& got) {
         std::snprintf(numbers, sizeof numbers, ": got %.17g, want %.17g, difference %.3g", g, w, g - w);
         return coordinates(*output, (at - begin) / size) + numbers + (one_wrote ? ", which only one backend has written" : "");
       }
-      // What is left of a part whose elements do not fill it.
+      // The elements of a part may not fill it: this is the rest.
       const int64_t rest = begin + (end - begin) / size * size;
       for (int64_t at = rest; at < end; ++at) {
         if (a[static_cast<size_t>(at)] != b[static_cast<size_t>(at)]) return str_cat(output->name, ": byte ", at, " differs");

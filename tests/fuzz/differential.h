@@ -32,7 +32,7 @@ struct Axis {
   int64_t stride;  // elements
 };
 
-// What an array, or a part of it from here on, holds: how a difference is shown, and how large it may be. NaNs are equal to each
+// Says what an array, or a part of it from here on, holds: how a difference is shown, and how large it may be. NaNs are equal to each
 // other. |got - want| <= units of `want` in the last place * units + absolute.
 struct Output {
   const void* data;
@@ -51,7 +51,7 @@ struct Outcome {
   std::vector<Output> outputs;
 };
 
-// How large a case may be. Few are that large: the smaller, the more of them there are.
+// Says how large a case may be. Few are that large: the smaller, the more of them there are.
 struct Sizes {
   int64_t max_tokens = 9000;
   int64_t max_elements = int64_t{1} << 26;  // of the largest tensor, about

@@ -259,7 +259,7 @@ Outcome run_sampling(Backend backend, uint64_t seed, const Sizes& sizes) {
   p.logits_stride = p.vocab_size + (random.integer(0, 2) == 0 ? random.integer(1, 9) : 0);
   Arena arena(backend);
   p.logits = arena.input(random_logits(random, p.num_rows, p.logits_stride));
-  // What some rows are adjusted by.
+  // These are what some rows are adjusted by.
   const size_t vocab_size = static_cast<size_t>(p.vocab_size);
   std::vector<float> bias = many_normals<float>(random, p.vocab_size);
   for (int i = 0; i < 9; ++i) bias[random.bits() % vocab_size] = -std::numeric_limits<float>::infinity();

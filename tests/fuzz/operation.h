@@ -1,4 +1,4 @@
-// What the targets of operations share.
+// Holds what the targets of operations share.
 #pragma once
 
 #include <algorithm>
@@ -62,7 +62,7 @@ inline int64_t get_index(const void* data, int64_t size, int64_t i) {
   return value;
 }
 
-// Whether allocate() gave the array memory.
+// Says whether allocate() gave the array memory.
 inline bool present(const void* data) { return reinterpret_cast<uintptr_t>(data) > 4096; }
 
 inline void fill_indices(Choices& choices, const IndexView& view, int64_t count, int64_t low, int64_t high) {

@@ -1,4 +1,4 @@
-// What the targets of the operations that project share.
+// Holds what the targets of the operations that project share.
 #pragma once
 
 #include <prologue/kernels/projection/projection.h>

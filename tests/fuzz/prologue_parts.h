@@ -257,7 +257,7 @@ inline bool decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   }
   damage_options(choices, p);
 
-  // What there is of K and V, and where it goes.
+  // Decides what there is of K and V, and where it goes.
   const bool any_kv = p.num_kv_heads != 0, has_k = any_kv && c.with_k, has_v = any_kv && c.with_v;
   const bool cache_k = has_k && c.cached && (layer || !choices.chance(8));
   const bool cache_v = has_v && c.cached && (layer || !choices.chance(8));

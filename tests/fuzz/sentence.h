@@ -11,7 +11,7 @@
 
 namespace prologue::fuzz {
 
-// What a terminal can show: one line, nothing that moves the cursor, no end of screen.
+// Checks that a terminal can show the message: one line, nothing that moves the cursor, no end of screen.
 inline void check_sentence(const Status& status) {
   const std::string& text = status.message();
   if (text.empty()) fail("an error without a sentence");

@@ -28,7 +28,7 @@ class ActivationTest : public testing::TestWithParam<Backend> {
   void SetUp() override { PROLOGUE_REQUIRE_BACKEND(GetParam()); }
 };
 
-// What is done to the rows of x.
+// Lists what is done to the rows of x.
 struct Case {
   Activation kind = Activation::silu;
   bool gated = true;

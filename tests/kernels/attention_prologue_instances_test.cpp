@@ -118,7 +118,7 @@ const std::vector<Call>& calls() {
   return list;
 }
 
-// Which of Q, K and V a call has.
+// Says which of Q, K and V a call has.
 struct Parts {
   const char* name;
   bool q, k, v;
@@ -213,7 +213,7 @@ TEST(PrologueInstances, EachGivesTheBitsOfTheCpuOnRandomStructs_cuda) {
   }
 }
 
-// What the walk reaches, against the tables. No GPU is needed for that.
+// Compares what the walk reaches with the tables. No GPU is needed for that.
 TEST(PrologueInstances, TheWalkReachesEachWithEveryPartMissing) {
   std::map<std::string, std::set<std::string>> reached;
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {

@@ -114,7 +114,7 @@ TEST_P(AttentionPrologueTest, EqualsTheCpuBitForBit) {
   }
 }
 
-// What the unfused stages can do as well.
+// Says whether the unfused stages can do the case as well.
 bool has_stages(const PrologueCase& c) {
   return c.source == RopeSource::table && (c.num_axes == 1 || !c.bad_indices) && !c.has_sequences() &&
          c.q_scale.constant == 1.0f && c.q_scale.by_position == PositionScale::none && !c.q8 && !c.k_out && !c.v_out &&

@@ -1,5 +1,5 @@
-// What users of other prologue, rope and cache kernels have run into, as tests of ours. docs/testing.md names the threads, which
-// of them the case lists of attention_prologue_test.cpp cover already, and which do not apply here.
+// Tests what users of other prologue, rope and cache kernels have run into. docs/testing.md names the threads, which of them the case lists
+// of attention_prologue_test.cpp cover already, and which do not apply here.
 #include <gtest/gtest.h>
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>

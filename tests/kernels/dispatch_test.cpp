@@ -1,4 +1,4 @@
-// Which backend a validated call runs in, and what a build without CUDA says.
+// Tests which backend a validated call runs in, and what a build without CUDA says.
 #include <gtest/gtest.h>
 
 #include <prologue/kernels/attention_prologue/backends.h>

@@ -335,7 +335,7 @@ TEST_P(MlaPrologueTest, EqualsTheCpu) {
   }
 }
 
-// What is special in a record: a scale that is exact, tiny numbers, a NaN and an infinity, each in a tile of its own.
+// Tests what is special in a record: a scale that is exact, tiny numbers, a NaN and an infinity, each in a tile of its own.
 TEST_P(MlaPrologueTest, SpecialNumbersInRecords) {
   std::vector<BFloat16> x(512, to_bfloat16(448.0f)), k(64, to_bfloat16(1.0f));
   for (size_t i = 128; i < 256; ++i) x[i] = to_bfloat16(i < 200 ? 0x1p-20f : 0.0f);

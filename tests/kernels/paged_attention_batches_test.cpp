@@ -1,4 +1,4 @@
-// What a row's neighbours in a call may and may not change: decode rows beside prompts, and batch-invariant calls.
+// Tests what a row's neighbours in a call may and may not change: decode rows beside prompts, and batch-invariant calls.
 #include <prologue/kernels/paged_attention/paged_attention.h>
 
 #include <gtest/gtest.h>

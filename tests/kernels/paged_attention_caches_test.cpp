@@ -411,7 +411,7 @@ float weigh_second_key(Backend backend, DType type, float below, float value) {
   return to_float(run_attention(backend, batch)[0]);
 }
 
-// What docs/numerics.md says of weights that are far below the largest one.
+// Tests what docs/numerics.md says of weights that are far below the largest one.
 TEST_P(PagedAttentionCaches, SmallWeights) {
   const bool on_cuda = backend_device(GetParam()) == Device::cuda;
   const float of_16_bits = weigh_second_key<BFloat16>(GetParam(), DType::bf16, 60.0f, 1.0f);

@@ -18,7 +18,7 @@
 namespace prologue {
 namespace {
 
-// How often body(i) was called for each i in [0, count).
+// Says how often body(i) was called for each i in [0, count).
 std::vector<int> calls(int64_t count, int64_t num_threads) {
   std::vector<std::atomic<int>> counters(static_cast<size_t>(std::max<int64_t>(count, 0)));
   parallel_for(count, num_threads, [&](int64_t i) { ++counters[static_cast<size_t>(i)]; });

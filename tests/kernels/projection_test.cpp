@@ -131,8 +131,8 @@ struct Placed {
   }
 };
 
-// What the contract says of whole numbers: products and sums are exact, so only activations may be a unit in the last place off, or
-// 1e-6 of what they multiply.
+// The contract says this of whole numbers: products and sums are exact, so only activations may be a unit in the last place off, or 1e-6 of
+// what they multiply.
 template <class T>
 void expect_oracle(const Case& c, const Data& d, const std::vector<float>& got) {
   const auto in_type = [&](double x) {
@@ -557,7 +557,8 @@ TEST(ProjectionRing, IsFilledSeveralTimes_cuda) {
   EXPECT_EQ(ran.size(), 5u);
 }
 
-// What projection() chooses from 2 to 64 tokens: blocks with all of k, two on an SM, and pairs that share it. At real sizes on a GPU.
+// Tests what projection() chooses from 2 to 64 tokens: blocks with all of k, two on an SM, and pairs that share it. On a GPU it runs at
+// real sizes.
 TEST(ChosenProjection, HasTheBitsOfTheSeparateOperations_cuda) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
   if (most_tokens_of_one_projection(Device::cuda) <= 8) GTEST_SKIP() << "the GPU has no code for the ring";

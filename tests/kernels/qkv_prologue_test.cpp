@@ -266,7 +266,7 @@ constexpr Call kWithoutAxes[] = {
 constexpr Sizes kOneTokenSizes[] = {{1, 3, 1, 64, 576},  {1, 2, 1, 128, 1024}, {1, 1, 1, 256, 640}, {1, 2, 1, 64, 2048},
                                     {1, 1, 1, 64, 4064}, {1, 1, 1, 64, 96},    {1, 1, 1, 128, 32}};
 
-// What is wrong with the token, if anything.
+// Says what is wrong with the token, if anything.
 enum class Damage { none, no_slot, slot_beyond, padding, past_table };
 
 template <class T>
@@ -393,7 +393,8 @@ constexpr Call kPrompts[] = {
      }},
 };
 
-// Tiles that are full and not, along both sides; tiles in which q ends and k begins; k of less than a stage, and of more than the ring holds.
+// Tiles that are full and not, along both sides; tiles in which q ends and k begins; k of less than a stage, and of more than the ring
+// holds.
 constexpr Sizes kPromptSizes[] = {{130, 3, 2, 128, 520}, {140, 4, 2, 128, 72},   {257, 9, 3, 64, 64}, {260, 8, 2, 64, 104},
                                   {300, 1, 1, 256, 40},  {129, 2, 2, 128, 1032}, {260, 5, 1, 32, 104}};
 

@@ -239,7 +239,7 @@ TEST_P(QuantizedGemmTest, SegmentsOfSeveralFormats) {
   }
 }
 
-// What quantising x costs: each value is off by half a step of its block at most.
+// Quantising x has this cost: each value is off by half a step of its block at most.
 TEST_P(QuantizedGemmTest, IsCloseToTheProductWithXAsItIs) {
   for (const WeightFormat format : kWeightFormats) {
     const auto problem = make_problem<float>(3, 512, {{format, 20}}, false, 7);

@@ -1,4 +1,4 @@
-// What the rotary operation refuses: each check with its code and its message, and that nothing is written.
+// Tests what the rotary operation refuses: each check with its code and its message, and that nothing is written.
 #include <gtest/gtest.h>
 
 #include <string>

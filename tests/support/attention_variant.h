@@ -52,7 +52,7 @@ struct AttentionVariant {
   HeadNorm norm_of_k() const { return other_k_norm.value_or(norm_of_q()); }
   bool normed() const { return norm != NormPlacement::none || norm_of_k().placement != NormPlacement::none; }
   bool biased() const { return joint_bias || q_bias || k_bias || v_bias; }
-  // Whether the layer does something besides writing K and V.
+  // Says whether the layer does something besides writing K and V.
   bool has_steps() const {
     const bool scaled = q_scale.constant != 1.0f || q_scale.by_position != PositionScale::none;
     return biased() || normed() || rotary_dim > 0 || v_norm || hadamard_block != 0 || scaled;

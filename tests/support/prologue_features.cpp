@@ -261,7 +261,7 @@ std::vector<PrologueFeature> make_features() {
   return f.take();
 }
 
-// Whether the CUDA backend has an instance compiled for a struct. It decides without a GPU.
+// Says whether the CUDA backend has an instance compiled for a struct. It decides without a GPU.
 bool runs_lean(const AttentionPrologueParams& params) {
   if (!built_with_cuda()) return false;
   Execution execution;

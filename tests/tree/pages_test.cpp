@@ -21,7 +21,7 @@ size_t columns(const std::string& line) {
 
 bool begins_with(const std::string& text, const std::string& begin) { return text.rfind(begin, 0) == 0; }
 
-// Whether a text is one word (a link whose text is one word, too), which no line can break.
+// Says whether a text is one word (a link whose text is one word, too), which no line can break.
 bool is_one_word(const std::string& text) {
   const size_t begin = text.find_first_not_of("-*> ");
   return begin == std::string::npos || text.find(' ', begin) == std::string::npos;

@@ -149,7 +149,7 @@ struct GeneralHead {
   }
 
  private:
-  // Where a channel of this unit is if the rotated channels and the others are apart.
+  // Says where a channel of this unit is if the rotated channels and the others are apart.
   __device__ int place_apart(int channel, const HeadLayout& layout) const {
     if (place.pair >= 0) return channel - layout.rotary_offset;
     return channel < layout.rotary_offset ? channel : channel - layout.rotary_dim;

@@ -22,7 +22,7 @@ struct Instance {
   void (*more)(MoreArgs);
 };
 
-// What a call, or a plan, chooses: the instances of one set of features, for more and more tokens; or the general kernel.
+// Holds what a call, or a plan, chooses: the instances of one set of features, for more and more tokens; or the general kernel.
 struct Family {
   DType dtype;
   int features;

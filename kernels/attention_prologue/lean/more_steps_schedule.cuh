@@ -156,7 +156,7 @@ __device__ inline float sum_token(const MoreArgs& p, const Steps& steps, const L
   return total;
 }
 
-// Whether the token's position rotates this unit of a head.
+// Says whether the token's position rotates this unit of a head.
 template <int kFeatures, class T, int V, bool kEarly, bool kEvery, class Angles>
 __device__ inline void choose_rotation(const MoreArgs& p, const LeanToken& token, int tensor,
                                        MoreSteps<T, V, kEarly, kEvery, Angles>& steps) {

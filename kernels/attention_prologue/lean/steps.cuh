@@ -17,7 +17,7 @@ struct Bounds {
   int blocks;
 };
 
-// Whether lanes work together: a head's are then a power of two of one warp, warps are full, and each keeps to one tensor.
+// Says whether lanes work together: a head's are then a power of two of one warp, warps are full, and each keeps to one tensor.
 constexpr bool padded(int features) {
   return (features & (kNorm | kComputedScales | kDerived | kAnySteps | kFourBits | kMoreSteps)) != 0;
 }
@@ -53,7 +53,7 @@ __device__ inline TensorHead heads_of(const LeanArgs& p, uint32_t block, uint32_
   return {which, static_cast<int>(kMixed ? in_tensor * kUnits : in_tensor * rows + row)};
 }
 
-// What a call does with the tensor of a thread. Instances without kAnySteps know the steps at compile time.
+// Says what a call does with the tensor of a thread. Instances without kAnySteps know the steps at compile time.
 struct LeanPlan {
   bool biased;
   bool normed;

@@ -18,7 +18,7 @@
 
 namespace prologue::cuda {
 
-// How many heads of a thread are computed at once: what its lanes do together, they then do once, which pays for the registers.
+// Says how many heads of a thread are computed at once: what its lanes do together, they then do once, which pays for the registers.
 constexpr int heads_at_once(int units, int features) {
   return (features & (kNorm | kComputedScales | kAnySteps | kFourBits)) != 0 ? units : 1;
 }

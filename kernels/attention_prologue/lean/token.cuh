@@ -29,7 +29,7 @@ __device__ inline LeanToken lean_token(const ArgsOf<kFeatures>& p, const Positio
   }
 }
 
-// Whether the token's position is a row of the table.
+// Says whether the token's position is a row of the table.
 template <int kFeatures>
 __device__ inline bool in_table(const LeanToken& token) {
   return !token.zero & ((kFeatures & kEveryStep) == 0 || token.rotated);

@@ -1,4 +1,4 @@
-// What happens to the heads of one of q, k and v, apart from what depends on the token (the rotation, the scale of Q): one
+// Describes what happens to the heads of one of q, k and v, apart from what depends on the token (the rotation, the scale of Q): one
 // description for the CPU, for the general CUDA kernel and for the choice of a kernel. A new step of a head has its constants here.
 #pragma once
 
@@ -22,17 +22,17 @@ struct HeadPlan {
   int32_t rounds = 0;  // to dtype after each step
 };
 
-// Whether a step of the plan changes every channel.
+// Says whether a step of the plan changes every channel.
 PROLOGUE_HOST_DEVICE inline bool changes(const HeadPlan& plan) {
   return plan.bias != nullptr || plan.norm.placement != NormPlacement::none || plan.hadamard_block != 0;
 }
 
-// What a norm multiplies by.
+// Returns what a norm multiplies by.
 PROLOGUE_HOST_DEVICE inline float norm_factor(float weight_offset, float weight) {
   return weight_offset == 0.0f ? weight : add_rounded(weight_offset, weight);
 }
 
-// Whether the lean CUDA kernels have all steps of the plan. Their lanes exchange channels within the halves of a head, or the halves.
+// Says whether the lean CUDA kernels have all steps of the plan. Their lanes exchange channels within the halves of a head, or the halves.
 // (Which norms they have is in prologue_choice.cpp.)
 inline bool lean_kernels_have(const HeadPlan& plan) {
   const int64_t block = plan.hadamard_block;

@@ -27,7 +27,7 @@ struct RotationRow {
   const float* sin = nullptr;
 };
 
-// What happens to the heads of one of Q, K and V of the token at hand.
+// Describes what happens to the heads of one of Q, K and V of the token at hand.
 template <class T>
 struct HeadSteps : HeadPlan {
   float token_sum = 0.0f;  // of the squares of all heads, for a norm over the token

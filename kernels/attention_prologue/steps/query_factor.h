@@ -1,4 +1,4 @@
-// What Q is multiplied by at a position (QueryScale in attention_prologue.h), written once for host and device: the same bits.
+// Computes what Q is multiplied by at a position (QueryScale in attention_prologue.h), written once for host and device: the same bits.
 #pragma once
 
 #include <cmath>
