@@ -19,7 +19,7 @@ double value_of(uint16_t bits) {
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
-// With the processor's instructions and without them.
+// Converts with the processor's instructions and without them.
 TEST(Float16Test, EveryNumberConverts) {
   for (uint32_t i = 0; i < 0x10000; ++i) {
     const Float16 half{static_cast<uint16_t>(i)};

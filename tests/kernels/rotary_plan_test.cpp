@@ -97,7 +97,7 @@ TEST_P(RotaryTest, PlansCheckEveryMember) {
   const Status status = placed.arena().run([&](const Execution& e) {
     may_change.clear();
     with_each_member_changed(params, [&](const std::string& name, const RotaryParams& changed) {
-      // Free, because there are several heads; but the data of this test has other strides.
+      // The stride is free, because there are several heads; but the data of this test has other strides.
       if (name == "tensors[0].x_strides.head" || name == "tensors[0].y_strides.head") return;
       const Status refused = plan->run(changed, e);
       if (refused.ok()) {
