@@ -49,7 +49,7 @@ void set_norms(AttentionPrologueParams& p, bench::Setup& setup, HeadNorm norm) {
   p.q_norm = p.k_norm = norm;
 }
 
-// lean/more_steps_schedule.cuh is for these.
+// lean/most_steps_schedule.cuh is for these.
 int64_t norm_after_rope(AttentionPrologueParams& p, bench::Setup& setup) {
   HeadNorm norm;
   norm.placement = NormPlacement::after_rope;

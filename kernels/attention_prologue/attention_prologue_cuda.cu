@@ -79,7 +79,7 @@ Status launch_lean(const Family& family, const Instance& instance, const Attenti
     return launch(kName, kernel, shape_of(instance, family.features, p, args), stream, args);
   };
   if (instance.plain != nullptr) return with(instance.plain, family.features, PlainArgs());
-  if (instance.more != nullptr) return with(instance.more, features_of(p, family.vector), MoreArgs());
+  if (instance.more != nullptr) return with(instance.more, features_of(p, family.vector), MostStepsArgs());
   return with(instance.lean, features_of(p, family.vector), LeanArgs());
 }
 

@@ -102,7 +102,7 @@ void fill_stores(const AttentionPrologueParams& p, Tensor (&tensors)[3]) {
   fill_side(tensors[2], p.cache.v);
 }
 
-// k_out and v_out. MoreTensor and TensorExtras have the same members for it.
+// k_out and v_out. MostStepsTensor and TensorExtras have the same members for it.
 template <class Tensor>
 void fill_second_outputs(const AttentionPrologueParams& p, Tensor (&tensors)[3]) {
   const int64_t bits = dtype_size(p.dtype) * 8;
@@ -124,7 +124,7 @@ void fill_steps(const HeadPlan& plan, LeanTensor& tensor) {
   tensor.inverse_count = plan.inverse_count;
 }
 
-void fill_steps(const HeadPlan& plan, MoreTensor& tensor) {
+void fill_steps(const HeadPlan& plan, MostStepsTensor& tensor) {
   const HeadNorm& norm = plan.norm;
   tensor.norm = norm.placement;
   tensor.kind = norm.kind;
@@ -173,7 +173,7 @@ void fill(const AttentionPrologueParams& p, int features, LeanArgs& args) {
   args.tensors[2].weight = args.tensors[args.tensors[0].heads > 0 ? 0 : 1].weight;  // read, but not used
 }
 
-void fill(const AttentionPrologueParams& p, int features, MoreArgs& args) {
+void fill(const AttentionPrologueParams& p, int features, MostStepsArgs& args) {
   const HeadPlans plans = head_plans(p);
   fill_lean(p, features, plans, args);
   fill_steps(plans.q, args.more[0]);

@@ -78,7 +78,6 @@ inline constexpr int kMostSteps = 1024;  // all above but kAxes, and any norm (w
 inline constexpr int kTokenNorm = 2048;  // with kMostSteps: norms over all heads of a token
 inline constexpr int kEveryStep = 4096;  // with kMostSteps: also the Hadamard transform, rounding after each step, and rows past
                                          // the table that are not rotated
-inline constexpr int kAnySteps = kCommonSteps, kMoreSteps = kMostSteps;  // the names of other files
 
 // Says which accesses have a cache hint (evict first): what they touch is the first to leave the L2.
 inline constexpr int kNoHints = 0;
@@ -129,7 +128,7 @@ struct LeanArgs : CoreArgs<LeanTensor> {
 };
 
 // Holds what kMostSteps adds to a tensor.
-struct MoreTensor {
+struct MostStepsTensor {
   NormPlacement norm = NormPlacement::none;
   NormKind kind = NormKind::rms;
   NormScope scope = NormScope::head;
@@ -143,8 +142,8 @@ struct MoreTensor {
   float hadamard_factor = 1.0f;
 };
 
-struct MoreArgs : LeanArgs {
-  MoreTensor more[3];
+struct MostStepsArgs : LeanArgs {
+  MostStepsTensor more[3];
   QueryScale q_scale;
   int32_t inverse = 0;
   uint32_t ring_size = 0;
@@ -153,8 +152,8 @@ struct MoreArgs : LeanArgs {
 };
 
 template <int kFeatures>
-using ArgsOf =
-    std::conditional_t<(kFeatures & kMostSteps) != 0, MoreArgs, std::conditional_t<has_steps(kFeatures), LeanArgs, PlainArgs>>;
+using ArgsOf = std::conditional_t<(kFeatures & kMostSteps) != 0, MostStepsArgs,
+                                  std::conditional_t<has_steps(kFeatures), LeanArgs, PlainArgs>>;
 
 // ---- of the general kernel --------------------------------------------------------------------------------------------------
 
@@ -192,7 +191,7 @@ struct GeneralArgs {
 // `features` are those of the instance (PlainArgs), or those that the call needs (the others). k_begin and v_begin are the launch's.
 void fill(const AttentionPrologueParams& params, int features, PlainArgs& args);
 void fill(const AttentionPrologueParams& params, int features, LeanArgs& args);
-void fill(const AttentionPrologueParams& params, int features, MoreArgs& args);
+void fill(const AttentionPrologueParams& params, int features, MostStepsArgs& args);
 void fill(const AttentionPrologueParams& params, int64_t vector, GeneralArgs& args);
 
 }  // namespace prologue::cuda

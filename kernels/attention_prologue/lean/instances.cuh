@@ -6,7 +6,7 @@
 #include <span>
 
 #include <prologue/kernels/attention_prologue/prologue_args.h>
-#include <prologue/kernels/attention_prologue/lean/more_steps_schedule.cuh>
+#include <prologue/kernels/attention_prologue/lean/most_steps_schedule.cuh>
 #include <prologue/kernels/attention_prologue/lean/plain_schedule.cuh>
 #include <prologue/kernels/attention_prologue/lean/steps_schedule.cuh>
 
@@ -19,7 +19,7 @@ struct Instance {
   int threads;               // of a block, at most
   void (*plain)(PlainArgs);  // one of the three
   void (*lean)(LeanArgs);
-  void (*more)(MoreArgs);
+  void (*more)(MostStepsArgs);
 };
 
 // Holds what a call, or a plan, chooses: the instances of one set of features, for more and more tokens; or the general kernel.
@@ -42,7 +42,7 @@ Instance instance(int64_t max_tokens, int threads = 128) {
   Instance instance = {max_tokens, V, kUnits, threads, nullptr, nullptr, nullptr};
   if constexpr ((kFeatures & kMostSteps) != 0) {
     static_assert(kUnits == 1);
-    instance.more = more_steps_prologue_kernel<T, V, kHints, kFeatures>;
+    instance.more = most_steps_prologue_kernel<T, V, kHints, kFeatures>;
   } else if constexpr (has_steps(kFeatures)) {
     instance.lean = steps_prologue_kernel<T, V, kUnits, kHints, kFeatures>;
   } else {

@@ -19,7 +19,7 @@ struct Bounds {
 
 // Says whether lanes work together: a head's are then a power of two of one warp, warps are full, and each keeps to one tensor.
 constexpr bool padded(int features) {
-  return (features & (kNorm | kComputedScales | kDerived | kAnySteps | kFourBits | kMoreSteps)) != 0;
+  return (features & (kNorm | kComputedScales | kDerived | kCommonSteps | kFourBits | kMostSteps)) != 0;
 }
 
 // Tells the compiler that `same` is the same in all threads of a warp: shuffles after it need not find out which threads are there.
@@ -53,7 +53,7 @@ __device__ inline TensorHead heads_of(const LeanArgs& p, uint32_t block, uint32_
   return {which, static_cast<int>(kMixed ? in_tensor * kUnits : in_tensor * rows + row)};
 }
 
-// Says what a call does with the tensor of a thread. Instances without kAnySteps know the steps at compile time.
+// Says what a call does with the tensor of a thread. Instances without kCommonSteps know the steps at compile time.
 struct LeanPlan {
   bool biased;
   bool normed;
@@ -61,8 +61,8 @@ struct LeanPlan {
   bool loads_scale;
 };
 
-// Plans the steps of a unit. `features` are kFeatures, or with kAnySteps those that the call needs. If kNormsV, `normed` is set for V too,
-// whose norm weights are then loaded and not used: no load waits until the tensor is known.
+// Plans the steps of a unit. `features` are kFeatures, or with kCommonSteps those that the call needs. If kNormsV, `normed` is set for V
+// too, whose norm weights are then loaded and not used: no load waits until the tensor is known.
 template <int kFeatures, bool kNormsV>
 __device__ inline void plan_steps(const LeanArgs& p, int features, bool is_v, const UnitPlace& place, LeanPlan& plan) {
   constexpr bool kWithLayouts = (kFeatures & kLayouts) != 0;  // which have no norm

@@ -1,8 +1,8 @@
 // blockIdx.x is the token; threadIdx.x the lane, that is the unit (head_unit.cuh), within a head; the rows threadIdx.y of all
 // blockIdx.y walk the heads of q, k and v, kUnits neighbouring heads of one tensor each: a thread keeps its cos and sin for them.
 //
-// These instances have steps, and few parameters and instructions. Each runs exactly the steps that its features name; kAnySteps decides
-// them at run time. lean/more_steps_schedule.cuh and general/schedule.cuh run the calls that they cannot run, lean/plain_schedule.cuh those
+// These instances have steps, and few parameters and instructions. Each runs exactly the steps that its features name; kCommonSteps decides
+// them at run time. lean/most_steps_schedule.cuh and general/schedule.cuh run the calls that they cannot run, lean/plain_schedule.cuh those
 // without steps. With few tokens the time is one chain of loads, index -> row of cos and sin. So the kernel is written in the order of that
 // chain: load the indices; load the data and constants; convert the position to an address and load cos and sin; while these loads are in
 // flight, do everything that needs neither (bias, norm, scales). With many tokens the number of instructions limits: what the lanes of a
@@ -20,12 +20,12 @@ namespace prologue::cuda {
 
 // Says how many heads of a thread are computed at once: what its lanes do together, they then do once, which pays for the registers.
 constexpr int heads_at_once(int units, int features) {
-  return (features & (kNorm | kComputedScales | kAnySteps | kFourBits)) != 0 ? units : 1;
+  return (features & (kNorm | kComputedScales | kCommonSteps | kFourBits)) != 0 ? units : 1;
 }
 
 constexpr Bounds bounds_of(int vector, int units, int hints, int features) {
   const bool mixed = (features & kNorm) != 0 && (features & ~(kNorm | kBias)) != 0;
-  if (units > 1) return {192, mixed || (features & (kComputedScales | kAnySteps | kFourBits)) != 0 ? 4 : 5};
+  if (units > 1) return {192, mixed || (features & (kComputedScales | kCommonSteps | kFourBits)) != 0 ? 4 : 5};
   if (vector < 8 || (hints & kEvictFirstStores) == 0) return {256, 1};  // few tokens, or heads of more than 64 lanes
   return {64, features == kAxes || features == kDerived ? 18 : 16};
 }
@@ -46,7 +46,7 @@ constexpr LoadOrder order_of(int vector, int units, int hints, int features) {
   if (features == kBias) return LoadOrder::indices_apart;
   if (features == (kBias | kNorm)) return LoadOrder::slot_first;
   if (!few_tokens) return LoadOrder::slot_last;
-  if (features == kNorm || features == kAnySteps) return LoadOrder::slot_first;
+  if (features == kNorm || features == kCommonSteps) return LoadOrder::slot_first;
   if (features == kComputedScales) return vector < 8 ? LoadOrder::unit_first : LoadOrder::indices_apart;
   if ((features & kNorm) != 0 && (features & kDerived) != 0 && vector < 8) return LoadOrder::indices_apart;
   return LoadOrder::slot_last;
@@ -55,11 +55,11 @@ constexpr LoadOrder order_of(int vector, int units, int hints, int features) {
 template <class T, int V, int kUnits, int kHints, int kFeatures>
 __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).threads, bounds_of(V, kUnits, kHints, kFeatures).blocks)
     steps_prologue_kernel(const __grid_constant__ LeanArgs p) {
-  static_assert(has_steps(kFeatures) && (kFeatures & kMoreSteps) == 0);
+  static_assert(has_steps(kFeatures) && (kFeatures & kMostSteps) == 0);
   constexpr bool kHintedLoads = (kHints & kEvictFirstLoads) != 0;
   constexpr bool kHintedStores = (kHints & kEvictFirstStores) != 0;
   constexpr int kAtOnce = heads_at_once(kUnits, kFeatures);
-  const int features = (kFeatures & kAnySteps) != 0 ? p.features : kFeatures;
+  const int features = (kFeatures & kCommonSteps) != 0 ? p.features : kFeatures;
   constexpr bool kWithLayouts = (kFeatures & kLayouts) != 0;  // which have no norm
   constexpr bool kFromTensor = (kFeatures & kFourBits) != 0;  // whether scales are computed, and whether there are any
   const bool scaled = kFromTensor || (features & (kGivenScales | kComputedScales)) != 0;
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
   __syncwarp();
   if (kUnits == 1 && kOrder == LoadOrder::slot_last) pending.ask_slot(p, t);
   LeanToken token = pending.resolve_position(p, t, static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x) % 32);
-  constexpr bool kLateAngles = kUnits > 1 && (kFeatures & (kNorm | kAnySteps)) != 0;  // a norm needs their registers
+  constexpr bool kLateAngles = kUnits > 1 && (kFeatures & (kNorm | kCommonSteps)) != 0;  // a norm needs their registers
   UnitAngles<V> angles;
   constexpr bool kMayNotRotate = (kFeatures & (kLayouts | kAxes | kDerived)) != 0;  // the others read a row even if they do not
   if (!kLateAngles && (kMayNotRotate ? plan.rotated : !is_v)) angles = pending.angles(p, token, place.pair);

@@ -124,7 +124,7 @@ struct LeanStore {
 template <int kFeatures, int V, int kAtOnce, class Lanes>
 __device__ inline bool store_quantised(const LeanStore& store, int first, const UnitValues<V> (&values)[kAtOnce], bool quantised,
                                        bool computes_scale, const Lanes& lanes, const float (&given)[kAtOnce]) {
-  constexpr bool kWarpDecides = (kFeatures & (kComputedScales | kAnySteps | kFourBits)) != 0;
+  constexpr bool kWarpDecides = (kFeatures & (kComputedScales | kCommonSteps | kFourBits)) != 0;
   if (!(kWarpDecides ? uniform(quantised) : quantised)) return false;
   if ((kFeatures & kFourBits) != 0 && uniform(is_packed(store.tensor.store))) {
     store.store_4_bits<V>(first, values, lanes, computes_scale, given);

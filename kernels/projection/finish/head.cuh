@@ -1,4 +1,4 @@
-// Finishes the heads of q, k and v: it does what the prologue's lean kernels do (lean/more_steps_schedule.cuh) to a head that the product's
+// Finishes the heads of q, k and v: it does what the prologue's lean kernels do (lean/most_steps_schedule.cuh) to a head that the product's
 // kernel has in registers. The token's position and slot are found, and cos and sin loaded, before the sums are there. The part for the
 // device comes first, then the part for the host.
 #pragma once
@@ -13,7 +13,7 @@
 #include <prologue/kernels/attention_prologue/prologue_args.h>
 #include <prologue/kernels/attention_prologue/prologue_choice.h>
 #include <prologue/kernels/projection/policy.h>
-#include <prologue/kernels/attention_prologue/lean/more_steps_schedule.cuh>
+#include <prologue/kernels/attention_prologue/lean/most_steps_schedule.cuh>
 #include <prologue/kernels/projection/launch.cuh>
 
 namespace prologue::cuda {
@@ -26,12 +26,12 @@ struct FoundToken {
 
 // A thread finds a token's position and slot by itself. A token past the last one is padding. Whether positions are derived is read at run
 // time; the kernels that use this have no position axes.
-__device__ inline FoundToken find_token(const MoreArgs& p, int num_tokens, int t, bool records) {
+__device__ inline FoundToken find_token(const MostStepsArgs& p, int num_tokens, int t, bool records) {
   FoundToken found = {};
   found.token.padding = true;
   if (t >= num_tokens) return found;
   const auto at = static_cast<uint32_t>(t);
-  constexpr int kGiven = kMoreSteps | kEveryStep, kAnyVector = 8;  // nothing here depends on either
+  constexpr int kGiven = kMostSteps | kEveryStep, kAnyVector = 8;  // nothing here depends on either
   if ((p.features & kDerived) != 0) {
     PendingToken<kGiven | kDerived, kAnyVector, false> pending;
     pending.ask(p, at);
@@ -63,19 +63,19 @@ __device__ inline FoundToken found_by_lane(const FoundToken& found, int lane) {
   return there;
 }
 
-// Finishes a head of q, k or v of one token after another. If kFeatures has kMoreSteps, the steps are decided at run time.
+// Finishes a head of q, k or v of one token after another. If kFeatures has kMostSteps, the steps are decided at run time.
 template <class T, int V, int kFeatures>
 class TokenHead {
  public:
   // All lanes of a warp call it. `head` counts the heads of q, then those of k and v; a head has `lanes` lanes.
-  __device__ void prepare(const MoreArgs& p, int lanes, int head) {
+  __device__ void prepare(const MostStepsArgs& p, int lanes, int head) {
     const int lane = threadIdx.x % 32;
     lanes_ = lanes;
     prepare_unit(p, head, lane % lanes);
     unit_.inside &= lane < lanes;  // the others do the same once more
   }
   // A thread calls it for its own unit (base/device/head_unit.cuh), where no step needs the whole head.
-  __device__ void prepare_unit(const MoreArgs& p, int head, int unit) {
+  __device__ void prepare_unit(const MostStepsArgs& p, int head, int unit) {
     head_ = head_of_row(p.tensors, head);
     unit_ = unit_of_lane<V, kFeatures>(unit, p.layout);
     if constexpr (!kDecidesSteps) {
@@ -86,7 +86,7 @@ class TokenHead {
     }
   }
   // Loads cos and sin of token t.
-  __device__ void load_token(const MoreArgs& p, const FoundToken& found, int t) {
+  __device__ void load_token(const MostStepsArgs& p, const FoundToken& found, int t) {
     token_ = static_cast<uint32_t>(t);
     found_ = found;
     if (head_.tensor != 2 && p.layout.rotary_dim > 0) angles_ = load_row<V>(p, found.token.row, max(unit_.place.pair, 0));
@@ -100,7 +100,7 @@ class TokenHead {
   __device__ const UnitPlace& place() const { return unit_.place; }
 
   // The steps of the prologue and the store, from the product `data`.
-  __device__ void finish(const MoreArgs& p, const Unit<T, V>& data) const {
+  __device__ void finish(const MostStepsArgs& p, const Unit<T, V>& data) const {
     const WarpLanes<V> whole = {static_cast<int>(threadIdx.x) % 32 % lanes_, lanes_, unit_.inside};
     const LeanTensor& tensor = p.tensors[head_.tensor];
     const auto angles = [&] {
@@ -110,7 +110,7 @@ class TokenHead {
     };
     UnitValues<V> values[1];
     if constexpr (kDecidesSteps) {
-      MoreSteps<T, V, false, true, decltype(angles)> steps(p, head_, unit_.place, data, angles);
+      MostSteps<T, V, false, true, decltype(angles)> steps(p, head_, unit_.place, data, angles);
       const float given_scale[1] = {
           *reinterpret_cast<const float*>(tensor.scale + static_cast<uint32_t>(head_.head) * tensor.scale_head)};
       choose_rotation<kFeatures>(p, found_.token, head_.tensor, steps);
@@ -133,7 +133,7 @@ class TokenHead {
 
  private:
   // The steps are decided at run time; otherwise they are exactly those of kFeatures.
-  static constexpr bool kDecidesSteps = (kFeatures & kMoreSteps) != 0;
+  static constexpr bool kDecidesSteps = (kFeatures & kMostSteps) != 0;
   int lanes_ = 32;
   uint32_t token_ = 0;
   FoundToken found_ = {};
@@ -174,7 +174,7 @@ bool serves_token_heads(const Instance& instance, const AttentionPrologueParams&
   if (p.head_dim > 64 * instance.vector || v_head_dim(p) != p.head_dim || widest_vector(p) < instance.vector) return false;
   const int features = features_of(p, instance.vector);
   if (features < 0 || (features & (kTokenNorm | kAxes)) != 0 || units_of_all(p, instance.vector) > 32) return false;
-  if ((instance.features & kMoreSteps) != 0) return true;
+  if ((instance.features & kMostSteps) != 0) return true;
   const bool has_lane_without_unit = units_of_all(p, instance.vector) != lanes_of_heads(instance, p);
   if (has_lane_without_unit && (instance.features & kLayouts) == 0) return false;
   return (features & ~(kPerToken | kDerived)) == instance.features;
@@ -185,7 +185,7 @@ inline std::string names_of(int features) {
   std::string names;
   constexpr std::pair<int, const char*> kNames[] = {
       {kLayouts, "layouts"},      {kBias, "bias"},       {kNorm, "norm"}, {kGivenScales, "given scales"},
-      {kMoreSteps, "more steps"}, {kDerived, "derived"}, {kAxes, "axes"}, {kEveryStep, "every step"}};
+      {kMostSteps, "most steps"}, {kDerived, "derived"}, {kAxes, "axes"}, {kEveryStep, "every step"}};
   for (const auto& [feature, text] : kNames) {
     if ((features & feature) != 0) names += str_cat(", ", text);
   }
@@ -199,8 +199,8 @@ std::string token_head_name(const Instance& instance) {
 
 // `vector` is the number of channels of an access.
 template <class ProductArgs>
-Launch head_launch(void (*kernel)(ProductArgs, MoreArgs), const ProductArgs& product, const HeadCall& call, int vector) {
-  MoreArgs finish;
+Launch head_launch(void (*kernel)(ProductArgs, MostStepsArgs), const ProductArgs& product, const HeadCall& call, int vector) {
+  MostStepsArgs finish;
   fill(call.prologue, features_of(call.prologue, vector), finish);
   Launch l = launch_of("qkv_prologue", kernel, product, finish);
   l.overlaps = call.overlaps;

@@ -1,6 +1,6 @@
 // This kernel is for up to 16 tokens with the attention prologue (registers/product.cuh). A cluster has a head: all of its head_dim rows of
 // the weights. Where the sums of a token meet, a warp has the whole head, and finishes it exactly as the prologue's lean kernels do
-// (lean/more_steps_schedule.cuh). The loads of its position and slot are in flight while the weights are multiplied, those of cos and sin
+// (lean/most_steps_schedule.cuh). The loads of its position and slot are in flight while the weights are multiplied, those of cos and sin
 // while the other blocks' sums arrive.
 //
 // An instance with a finisher has one more warp in each block, which multiplies nothing and has all of that for the block's first token
@@ -48,9 +48,9 @@ inline constexpr int kMultipliersBarrier = 1;
 // for launches that need as many blocks on an SM as fit without.
 template <class W, int V, int kTokenTiles, int kMultipliers, int kFinishers, int kFeatures>
 __global__ void __launch_bounds__(kMultipliers + 32 * kFinishers, kFinishers != 0 ? 2 : kWarpsOfSm * 32 / kMultipliers)
-    registers_head_kernel(const __grid_constant__ RegistersHeadArgs a, const __grid_constant__ MoreArgs p) {
+    registers_head_kernel(const __grid_constant__ RegistersHeadArgs a, const __grid_constant__ MostStepsArgs p) {
   using T = typename W::T;
-  static_assert((kFeatures & kMoreSteps) != 0 && (kFeatures & kTokenNorm) == 0);
+  static_assert((kFeatures & kMostSteps) != 0 && (kFeatures & kTokenNorm) == 0);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, multipliers = blockDim.x / 32 - kFinishers;
   const bool multiplies = warp < multipliers;
   const int head = static_cast<int>(blockIdx.x) >> a.log_blocks;  // of q, then of k, then of v
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kMultipliers + 32 * kFinishers, kFinishers != 
   UnitAngles<V> angles;
   const auto loaded_angles = [&] { return angles; };
   constexpr bool kEvery = (kFeatures & kEveryStep) != 0;
-  MoreSteps<T, V, true, kEvery, decltype(loaded_angles)> steps(p, at, unit.place, data, loaded_angles);
+  MostSteps<T, V, true, kEvery, decltype(loaded_angles)> steps(p, at, unit.place, data, loaded_angles);
   const float given_scale[1] = {*reinterpret_cast<const float*>(
       p.tensors[at.tensor].scale + static_cast<uint32_t>(at.head) * p.tensors[at.tensor].scale_head)};
   const auto lanes = lanes_of_head<V, kFeatures>(WarpLanes<V>{lane % a.lanes, a.lanes, unit.inside}, unit.place, p.layout);
@@ -118,10 +118,10 @@ __global__ void __launch_bounds__(kMultipliers + 32 * kFinishers, kFinishers != 
 
 struct RegistersHeadInstance {
   int vector;       // channels of an access of the prologue: heads have 64 * vector channels at most
-  int features;     // of prologue_args.h, beside kMoreSteps
+  int features;     // of prologue_args.h, beside kMostSteps
   int token_tiles;  // of 8 tokens, at most
   int finishers;    // warps of a block that do not multiply
-  void (*kernel)(RegistersHeadArgs, MoreArgs);
+  void (*kernel)(RegistersHeadArgs, MostStepsArgs);
 };
 
 // Lists the kernels that ship, in the order in which they are chosen (registers/instances_cuda.cu).

@@ -11,7 +11,7 @@ RegistersHeadInstance head() {
   constexpr int kThreads = 64 * V / 16 * 32;
   constexpr int kMultipliers = kThreads < 256 ? 256 : kThreads;
   return {V, kFeatures, kTokenTiles, kFinishers,
-          registers_head_kernel<DenseWeights<T>, V, kTokenTiles, kMultipliers, kFinishers, kFeatures | kMoreSteps>};
+          registers_head_kernel<DenseWeights<T>, V, kTokenTiles, kMultipliers, kFinishers, kFeatures | kMostSteps>};
 }
 
 // What most models need (interleaved pairs: Llama and Mistral from GGUF files) is compiled for up to 8 tokens: more have a weight ring.

@@ -35,10 +35,10 @@ inline int64_t bytes_of_heads(const RingHeadArgs& a) {
   return static_cast<int64_t>(sizeof(RingHeads)) + tokens * a.head_dim * 2;
 }
 
-// By is RingByMma or RingByWgmma. kFeatures: with kMoreSteps, the steps are decided at run time.
+// By is RingByMma or RingByWgmma. kFeatures: with kMostSteps, the steps are decided at run time.
 template <int V, class By, int kFeatures>
 __global__ void __launch_bounds__(kRingLaunchBound)
-    ring_head_kernel(const __grid_constant__ RingHeadArgs a, const __grid_constant__ MoreArgs p) {
+    ring_head_kernel(const __grid_constant__ RingHeadArgs a, const __grid_constant__ MostStepsArgs p) {
   static_assert((kFeatures & (kTokenNorm | kAxes | kDerived)) == 0);  // whether positions are derived is read at run time
 #if PROLOGUE_HOPPER
   using T = typename By::T;

@@ -32,7 +32,7 @@ inline int64_t bytes_of_pairs(int64_t num_tokens) {
 // By is RingByMma or RingByWgmma.
 template <int V, class By, int kFeatures>
 __global__ void __launch_bounds__(PROLOGUE_HOPPER ? kRingPairsThreads : 32)
-    ring_head_pairs_kernel(const __grid_constant__ RingHeadArgs a, const __grid_constant__ MoreArgs p) {
+    ring_head_pairs_kernel(const __grid_constant__ RingHeadArgs a, const __grid_constant__ MostStepsArgs p) {
   static_assert((kFeatures & ~(kLayouts | kBias | kGivenScales)) == 0);  // whether positions are derived is read at run time
 #if PROLOGUE_HOPPER
   using T = typename By::T;
@@ -119,7 +119,7 @@ struct RingHeadInstance {
   int most_tokens;
   int64_t (*lay_out)(RingArgs&, int64_t room);
   EncodeWeights encode;
-  void (*kernel)(RingHeadArgs, MoreArgs);
+  void (*kernel)(RingHeadArgs, MostStepsArgs);
 };
 
 // Lists the kernels that ship, in the order in which they are chosen (ring/instances.cuh).

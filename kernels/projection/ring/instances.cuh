@@ -59,7 +59,7 @@ std::span<const RingHeadInstance> ring_heads() {
   using More32 = RingByWgmma<W, 32>;
   using More48 = RingByWgmma<W, 48>;
   using More64 = RingByWgmma<W, 64>;
-  constexpr int kEvery = kMoreSteps | kLayouts | kEveryStep;
+  constexpr int kEvery = kMostSteps | kLayouts | kEveryStep;
   static const RingHeadInstance kInstances[] = {
       ring_head_pairs<2, Few48, 0>(),      ring_head_pairs<2, Few48, kLayouts>(),
       ring_head_pairs<2, Few48, kBias>(),  ring_head_pairs<2, Few48, kGivenScales>(),

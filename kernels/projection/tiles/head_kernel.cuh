@@ -1,5 +1,5 @@
 // Prompts with the attention prologue: tiles of x W^T (tiles/product.cuh) with whole heads, or parts of them. Other warps finish a tile
-// (lean/more_steps_schedule.cuh) while the next one is multiplied, so q, k and v are never in memory unfinished.
+// (lean/most_steps_schedule.cuh) while the next one is multiplied, so q, k and v are never in memory unfinished.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +47,7 @@ struct TileWork {
 
 // Returns cos and sin of a lane's token; V has none.
 template <int V, class Shared>
-__device__ inline UnitAngles<V> angles_of_tile(const MoreArgs& p, const Shared& shared, const TileWork& work, int tensor,
+__device__ inline UnitAngles<V> angles_of_tile(const MostStepsArgs& p, const Shared& shared, const TileWork& work, int tensor,
                                                int token, const UnitPlace& place) {
   UnitAngles<V> angles = {};
   if (tensor != 2 && p.layout.rotary_dim > 0 && token < work.rows) {
@@ -58,8 +58,8 @@ __device__ inline UnitAngles<V> angles_of_tile(const MoreArgs& p, const Shared& 
 
 // Finishes the heads of a tile; this is warp number `warp` of `warps`. Here the steps are decided at run time.
 template <class T, int kFeatures, int kAtOnce, class Shared>
-requires((kFeatures & kMoreSteps) != 0) __device__
-    inline void finish_tile(const TilesHeadArgs& a, const MoreArgs& p, Shared& shared, const TilePosition& tile, int warp,
+requires((kFeatures & kMostSteps) != 0) __device__
+    inline void finish_tile(const TilesHeadArgs& a, const MostStepsArgs& p, Shared& shared, const TilePosition& tile, int warp,
                             int warps) {
   static_assert(kAtOnce == 1);
   constexpr int V = kTilesVector;
@@ -76,7 +76,7 @@ requires((kFeatures & kMoreSteps) != 0) __device__
     Unit<T, V> data;
     UnitAngles<V> angles;
     const auto loaded_angles = [&] { return angles; };
-    MoreSteps<T, V, true, kEvery, decltype(loaded_angles)> steps(p, head, unit.place, data, loaded_angles);
+    MostSteps<T, V, true, kEvery, decltype(loaded_angles)> steps(p, head, unit.place, data, loaded_angles);
     const LeanTensor& tensor = p.tensors[head.tensor];
     const float given_scale[1] = {
         *reinterpret_cast<const float*>(tensor.scale + static_cast<uint32_t>(head.head) * tensor.scale_head)};
@@ -103,8 +103,8 @@ requires((kFeatures & kMoreSteps) != 0) __device__
 // Finishes them where the steps are exactly those of kFeatures. kAtOnce neighbouring heads of one tensor use the same cos and sin of a
 // token.
 template <class T, int kFeatures, int kAtOnce, class Shared>
-requires((kFeatures & kMoreSteps) == 0 && Shared::kColumns != kColumnsInParts) __device__
-    inline void finish_tile(const TilesHeadArgs& a, const MoreArgs& p, Shared& shared, const TilePosition& tile, int warp,
+requires((kFeatures & kMostSteps) == 0 && Shared::kColumns != kColumnsInParts) __device__
+    inline void finish_tile(const TilesHeadArgs& a, const MostStepsArgs& p, Shared& shared, const TilePosition& tile, int warp,
                             int warps) {
   constexpr int V = kTilesVector;
   constexpr bool kWithLayouts = (kFeatures & kLayouts) != 0;
@@ -161,7 +161,7 @@ struct PartOfTile {
   LeanPlan plan;
   LeanConstants<T, V, 1> constants;
 
-  __device__ PartOfTile(const TilesHeadArgs& a, const MoreArgs& p, const TilePosition& tile, int number, int lane) {
+  __device__ PartOfTile(const TilesHeadArgs& a, const MostStepsArgs& p, const TilePosition& tile, int number, int lane) {
     const int row = tile.column * a.heads_of_tile + number, part = row % a.parts;
     head = head_of_row(p.tensors, min(row, a.heads - 1) / a.parts);
     unit = unit_of_lane<V, kFeatures>(lane + part * a.lanes, p.layout);
@@ -178,8 +178,8 @@ struct PartOfTile {
 
 // Finishes tiles of three heads or parts, or a multiple of that. Three are finished at once: while one waits, the others compute.
 template <class T, int kFeatures, int kAtOnce, class Shared>
-requires((kFeatures & kMoreSteps) == 0 && Shared::kColumns == kColumnsInParts) __device__
-    inline void finish_tile(const TilesHeadArgs& a, const MoreArgs& p, Shared& shared, const TilePosition& tile, int warp,
+requires((kFeatures & kMostSteps) == 0 && Shared::kColumns == kColumnsInParts) __device__
+    inline void finish_tile(const TilesHeadArgs& a, const MostStepsArgs& p, Shared& shared, const TilePosition& tile, int warp,
                             int warps) {
   static_assert(kAtOnce == 3);
   constexpr int V = kTilesVector;
@@ -223,10 +223,10 @@ requires((kFeatures & kMoreSteps) == 0 && Shared::kColumns == kColumnsInParts) _
   }
 }
 
-// If kFeatures has kMoreSteps, the steps are decided at run time.
+// If kFeatures has kMostSteps, the steps are decided at run time.
 template <class W, int kColumns, int kFeatures, int kAtOnce>
 __global__ void __launch_bounds__(kTileThreads, 1)
-    tiles_head_kernel(const __grid_constant__ TilesHeadArgs a, const __grid_constant__ MoreArgs p) {
+    tiles_head_kernel(const __grid_constant__ TilesHeadArgs a, const __grid_constant__ MostStepsArgs p) {
 #if PROLOGUE_HOPPER
   using T = typename W::T;
   static_assert((kFeatures & (kTokenNorm | kAxes | kDerived)) == 0);  // whether positions are derived is read at run time
@@ -252,7 +252,7 @@ struct TilesHeadInstance {
   int heads_at_once;  // of one tensor, unless tiles have parts
   int shared_bytes;
   EncodeWeights encode;
-  void (*kernel)(TilesHeadArgs, MoreArgs);
+  void (*kernel)(TilesHeadArgs, MostStepsArgs);
 };
 
 // Lists the kernels that ship, in the order in which they are chosen (tiles/instances.cuh).

@@ -35,8 +35,8 @@ std::span<const TilesHeadInstance> tiles_heads() {
       tiles_head<T, 256, kLayouts>(),
       tiles_head<T, 256, kBias>(),
       tiles_head<T, 256, kNorm>(),
-      tiles_head<T, 256, kMoreSteps>(),
-      tiles_head<T, 256, kMoreSteps | kLayouts | kEveryStep>(),
+      tiles_head<T, 256, kMostSteps>(),
+      tiles_head<T, 256, kMostSteps | kLayouts | kEveryStep>(),
       tiles_head<T, 192, 0, 3>(),
       tiles_head<T, 192, kLayouts, 3>(),
       tiles_head<T, 192, kBias, 3>(),
@@ -47,8 +47,8 @@ std::span<const TilesHeadInstance> tiles_heads() {
       tiles_head<T, 128, kBias>(),
       tiles_head<T, 128, kNorm>(),
       tiles_head<T, 128, kGivenScales>(),
-      tiles_head<T, 128, kMoreSteps>(),
-      tiles_head<T, 128, kMoreSteps | kLayouts | kEveryStep>(),
+      tiles_head<T, 128, kMostSteps>(),
+      tiles_head<T, 128, kMostSteps | kLayouts | kEveryStep>(),
   };
   return kInstances;
 }

@@ -144,7 +144,7 @@ bool serves(const TilesHeadInstance& instance, const AttentionPrologueParams& p)
     return false;
   const int features = features_of(p, kTilesVector);
   if (features < 0 || (features & (kTokenNorm | kAxes)) != 0 || units_of_all(p, kTilesVector) > 32) return false;
-  if ((instance.features & kMoreSteps) != 0) return (features & (kLayouts | kEveryStep) & ~instance.features) == 0;
+  if ((instance.features & kMostSteps) != 0) return (features & (kLayouts | kEveryStep) & ~instance.features) == 0;
   if ((features & ~(kPerToken | kDerived)) != instance.features) return false;
   if (instance.columns == kColumnsInParts) return true;  // those at once are of any tensor
   return p.num_q_heads % instance.heads_at_once == 0 && p.num_kv_heads % instance.heads_at_once == 0 &&

@@ -49,11 +49,11 @@ __device__ inline Unit<T, V> gather_head(const VectorHeadArgs& a, const VectorHe
   return {pack<T, V>(a_values), pack<T, V>(b_values)};
 }
 
-// If kFeatures has kMoreSteps, the steps are decided at run time. If kSeveralPasses, a warp may have more than kVectorRowsOfPass rows; then
+// If kFeatures has kMostSteps, the steps are decided at run time. If kSeveralPasses, a warp may have more than kVectorRowsOfPass rows; then
 // there are no registers for second sums.
 template <class W, int V, int kFeatures, bool kSeveralPasses>
 __global__ void __launch_bounds__(kVectorThreads, 2)
-    vector_head_kernel(const __grid_constant__ VectorHeadArgs a, const __grid_constant__ MoreArgs p) {
+    vector_head_kernel(const __grid_constant__ VectorHeadArgs a, const __grid_constant__ MostStepsArgs p) {
   using T = typename W::T;
   static_assert((kFeatures & (kTokenNorm | kAxes | kDerived)) == 0);  // whether positions are derived is read at run time
   auto& shared = *dynamic_shared<VectorHeadShared>();
@@ -106,7 +106,7 @@ struct VectorHeadInstance {
   int vector;           // channels of an access of the prologue: heads have 64 * vector channels at most
   int features;         // of prologue_args.h
   bool several_passes;  // a warp has more than kVectorRowsOfPass rows
-  void (*kernel)(VectorHeadArgs, MoreArgs);
+  void (*kernel)(VectorHeadArgs, MostStepsArgs);
 };
 
 // Lists the kernels that ship, in the order in which they are chosen (vector/instances_cuda.cu).

@@ -13,7 +13,7 @@ VectorHeadInstance head() {
 
 template <class T>
 std::span<const VectorHeadInstance> heads() {
-  constexpr int kEvery = kMoreSteps | kLayouts | kEveryStep;
+  constexpr int kEvery = kMostSteps | kLayouts | kEveryStep;
   static const VectorHeadInstance kInstances[] = {
       head<T, 2, 0>(),
       head<T, 2, kLayouts>(),

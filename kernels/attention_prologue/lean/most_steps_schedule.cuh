@@ -45,10 +45,10 @@ struct WeightUnit {
 // Says which steps a head has. If `kEarly`, the loads of constants are in flight before the token is known; otherwise constants are loaded
 // where they are used, which takes fewer registers.
 template <class T, int V, bool kEarly, bool kEvery, class Angles>
-struct MoreSteps : NoSteps<T, V> {
+struct MostSteps : NoSteps<T, V> {
   static constexpr bool kHasEveryStep = kEvery;
   const LeanTensor& tensor;
-  const MoreTensor& more;
+  const MostStepsTensor& more;
   const UnitPlace& place;
   const Unit<T, V>& data;
   const Angles& load_angles;
@@ -64,7 +64,7 @@ struct MoreSteps : NoSteps<T, V> {
   Unit<T, V> early_bias;
   WeightUnit<T, V> early_weight;
 
-  __device__ MoreSteps(const MoreArgs& p, const TensorHead& at, const UnitPlace& unit, const Unit<T, V>& loaded,
+  __device__ MostSteps(const MostStepsArgs& p, const TensorHead& at, const UnitPlace& unit, const Unit<T, V>& loaded,
                        const Angles& angles)
       : tensor(p.tensors[at.tensor]),
         more(p.more[at.tensor]),
@@ -131,7 +131,7 @@ struct MoreSteps : NoSteps<T, V> {
 
 // Returns the sum of the squares of all heads of a token, in a block that has all heads of q and k as rows from 0 and from k_begin on.
 template <class T, int V, class Steps, class Lanes>
-__device__ inline float sum_token(const MoreArgs& p, const Steps& steps, const Lanes& lanes, int tensor) {
+__device__ inline float sum_token(const MostStepsArgs& p, const Steps& steps, const Lanes& lanes, int tensor) {
   __shared__ float of_rows[kMaxLanes];
   UnitValues<V> values[1];
   begin_head<T, V>(values, steps, steps.norm());
@@ -158,8 +158,8 @@ __device__ inline float sum_token(const MoreArgs& p, const Steps& steps, const L
 
 // Says whether the token's position rotates this unit of a head.
 template <int kFeatures, class T, int V, bool kEarly, bool kEvery, class Angles>
-__device__ inline void choose_rotation(const MoreArgs& p, const LeanToken& token, int tensor,
-                                       MoreSteps<T, V, kEarly, kEvery, Angles>& steps) {
+__device__ inline void choose_rotation(const MostStepsArgs& p, const LeanToken& token, int tensor,
+                                       MostSteps<T, V, kEarly, kEvery, Angles>& steps) {
   steps.rotated = tensor != 2 && ((kFeatures & kLayouts) != 0 ? steps.place.pair >= 0 : p.layout.rotary_dim > 0);
   if (kEvery) steps.rotated &= token.rotated;
   steps.rope_style = (kFeatures & kLayouts) != 0 ? p.layout.style : RopeStyle::neox;
@@ -167,7 +167,7 @@ __device__ inline void choose_rotation(const MoreArgs& p, const LeanToken& token
 
 // Decides the factor of Q. `position()` returns the token's position as a number.
 template <class Steps, class Position>
-__device__ inline void choose_factor(const MoreArgs& p, int tensor, const Position& position, Steps& steps) {
+__device__ inline void choose_factor(const MostStepsArgs& p, int tensor, const Position& position, Steps& steps) {
   if (tensor != 0 || (p.q_scale.constant == 1.0f && p.q_scale.by_position == PositionScale::none)) return;
   steps.scaled = true;
   steps.q_factor = query_factor(p.q_scale, position());
@@ -175,7 +175,7 @@ __device__ inline void choose_factor(const MoreArgs& p, int tensor, const Positi
 
 // Negates the sines for the inverse rotation.
 template <int V>
-__device__ inline void invert_rotation(const MoreArgs& p, UnitAngles<V>& angles) {
+__device__ inline void invert_rotation(const MostStepsArgs& p, UnitAngles<V>& angles) {
   if (p.inverse == 0) return;
 #pragma unroll
   for (float& sin : angles.sin) sin = -sin;
@@ -183,8 +183,8 @@ __device__ inline void invert_rotation(const MoreArgs& p, UnitAngles<V>& angles)
 
 // Resolves the token's position, what that decides, and its slot, whose load must be in flight.
 template <class T, int V, bool kEarly, bool kEvery, class Angles, int kFeatures, bool kKeep>
-__device__ inline LeanToken resolve_token_of_head(const MoreArgs& p, PendingToken<kFeatures, V, kKeep>& pending, uint32_t t,
-                                                  int lane_of_warp, int tensor, MoreSteps<T, V, kEarly, kEvery, Angles>& steps,
+__device__ inline LeanToken resolve_token_of_head(const MostStepsArgs& p, PendingToken<kFeatures, V, kKeep>& pending, uint32_t t,
+                                                  int lane_of_warp, int tensor, MostSteps<T, V, kEarly, kEvery, Angles>& steps,
                                                   UnitAngles<V>& angles) {
   LeanToken token = pending.resolve_position(p, t, lane_of_warp);
   choose_rotation<kFeatures>(p, token, tensor, steps);
@@ -200,14 +200,14 @@ __device__ inline LeanToken resolve_token_of_head(const MoreArgs& p, PendingToke
 
 // Stores the finished values of a head in the cache, q_out or q8_out, and in k_out or v_out.
 template <bool kHintedStores, class T, int V, bool kEarly, bool kEvery, class Angles, class Lanes>
-__device__ inline void store_head_of_token(const MoreArgs& p, const MoreSteps<T, V, kEarly, kEvery, Angles>& steps,
+__device__ inline void store_head_of_token(const MostStepsArgs& p, const MostSteps<T, V, kEarly, kEvery, Angles>& steps,
                                            const UnitValues<V> (&values)[1], const LaneUnit& unit, const TensorHead& heads,
                                            const LeanToken& token, uint32_t t, const Unit<T, V>& data,
                                            const float (&given_scale)[1], const Lanes& lanes) {
   const LeanTensor& tensor = p.tensors[heads.tensor];
   const LeanStore store(tensor, unit, heads, token, t);
   const Unit<T, V> stored = steps.changes() ? narrow<T, V>(values[0]) : data;
-  const MoreTensor& more = p.more[heads.tensor];
+  const MostStepsTensor& more = p.more[heads.tensor];
   if (more.second_out != nullptr) {
     char* to = more.second_out + wide_product(more.second_token, t) + steps.head * more.second_head;
     if (unit.inside & !token.padding & (heads.head < tensor.heads)) {
@@ -234,16 +234,16 @@ __device__ inline auto lanes_of_head(const WarpLanes<V>& whole, const UnitPlace&
   }
 }
 
-constexpr Bounds more_bounds_of(int hints, int features) {
+constexpr Bounds most_bounds_of(int hints, int features) {
   if ((features & kTokenNorm) != 0) return {kMaxLanes, (hints & kEvictFirstStores) != 0 ? 2 : 1};
   return {64, (hints & kEvictFirstStores) != 0 ? 14 : 8};
 }
 
 // kEvictFirstStores stands for many tokens.
 template <class T, int V, int kHints, int kFeatures>
-__global__ void __launch_bounds__(more_bounds_of(kHints, kFeatures).threads, more_bounds_of(kHints, kFeatures).blocks)
-    more_steps_prologue_kernel(const __grid_constant__ MoreArgs p) {
-  static_assert((kFeatures & kMoreSteps) != 0);
+__global__ void __launch_bounds__(most_bounds_of(kHints, kFeatures).threads, most_bounds_of(kHints, kFeatures).blocks)
+    most_steps_prologue_kernel(const __grid_constant__ MostStepsArgs p) {
+  static_assert((kFeatures & kMostSteps) != 0);
   constexpr bool kHintedLoads = (kHints & kEvictFirstLoads) != 0;
   constexpr bool kHintedStores = (kHints & kEvictFirstStores) != 0;
   constexpr bool kOverToken = (kFeatures & kTokenNorm) != 0;
@@ -263,7 +263,7 @@ __global__ void __launch_bounds__(more_bounds_of(kHints, kFeatures).threads, mor
   UnitAngles<V> angles;
   const auto loaded_angles = [&] { return angles; };
   constexpr bool kEvery = (kFeatures & kEveryStep) != 0;
-  MoreSteps<T, V, !kHintedStores, kEvery, decltype(loaded_angles)> steps(p, heads, place, data, loaded_angles);
+  MostSteps<T, V, !kHintedStores, kEvery, decltype(loaded_angles)> steps(p, heads, place, data, loaded_angles);
   const float given_scale[1] = {*reinterpret_cast<const float*>(tensor.scale + head * tensor.scale_head)};
 
   __syncwarp();  // as in lean/steps_schedule.cuh
