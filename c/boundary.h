@@ -10,8 +10,8 @@
 
 #include <prologue.h>
 
-#include <prologue/kernels/base/host/members.h>
 #include <prologue/kernels/base/status.h>
+#include <prologue/kernels/internal/run.h>
 
 namespace prologue::c {
 

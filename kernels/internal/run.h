@@ -1,5 +1,5 @@
-// What layers and the engine use of kernels/ beyond its public headers. Nothing above kernels/ includes another internal header of it, or
-// names anything in the namespaces cpu and cuda (tests/tree/include_arrows_test.cpp checks both). Internal.
+// What layers, the C interface and the engine use of kernels/ beyond its public headers. Nothing above kernels/ includes another internal
+// header of it, or names anything in the namespaces cpu and cuda (tests/tree/include_arrows_test.cpp checks both). Internal.
 //   validate, run_validated, run_separately    a call in two steps: its checks, once, and its runs
 //   KeptLaunch                                 the launch of a projection, kept while its parameters are the same
 //   choose_kernel, run_kernel                  the choice of the prologue's kernel, once, and its runs
@@ -8,7 +8,7 @@
 //                                              what a graph or a layer asks before it fuses or overlaps operations
 //   check_hadamard_block, given_without_rotation
 //                                              rules of an operation that are checked before there is a call
-//   equal                                      whether all members of two structs are equal
+//   equal, visit_values                        whether all members of two structs are equal; the same for each member
 //   parallel_for                               loops of the engine on the threads that the CPU kernels use
 #pragma once
 
