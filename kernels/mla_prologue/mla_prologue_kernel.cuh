@@ -110,13 +110,13 @@ __device__ inline void store_codes(void* to, const Bytes<kPiece>& codes) {
 }
 
 template <class T, bool kAligned>
-__device__ inline Unit<T, kPiece> load_pieces(const void* row, const UnitPlace& place) {
+__device__ inline Unit<T, kPiece> load_pieces(const void* row, const UnitChannels& place) {
   const T* from = static_cast<const T*>(row);
   return {load_piece<T, kAligned>(from + place.a), load_piece<T, kAligned>(from + place.b)};
 }
 
 template <class T, bool kAligned>
-__device__ inline void store_pieces(void* row, const UnitPlace& place, const Unit<T, kPiece>& unit) {
+__device__ inline void store_pieces(void* row, const UnitChannels& place, const Unit<T, kPiece>& unit) {
   T* to = static_cast<T*>(row);
   store_piece<T, kAligned>(to + place.a, unit.a);
   store_piece<T, kAligned>(to + place.b, unit.b);
@@ -124,7 +124,7 @@ __device__ inline void store_pieces(void* row, const UnitPlace& place, const Uni
 
 // Stores into an entry of the cache, whose scale is given or 1.
 template <class T, bool kAligned>
-__device__ inline void store_entry(const MlaPartArgs& part, DType dtype, char* entry, const UnitPlace& place,
+__device__ inline void store_entry(const MlaPartArgs& part, DType dtype, char* entry, const UnitChannels& place,
                                    const Unit<T, kPiece>& unit, float reciprocal) {
   const DType type = part.format.type;
   if (type == dtype) return store_pieces<T, kAligned>(entry, place, unit);
@@ -150,7 +150,7 @@ __device__ inline char* entry_of(const MlaArgs& p, const MlaPartArgs& part, cons
 
 // Divides the channels of two tiles, a's and b's, which 16 lanes hold, by the scales of the tiles, and stores both.
 template <class T, bool kAligned>
-__device__ inline void store_tiles(char* entry, int rank, const UnitPlace& place, int lane, const Unit<T, kPiece>& unit) {
+__device__ inline void store_tiles(char* entry, int rank, const UnitChannels& place, int lane, const Unit<T, kPiece>& unit) {
   const UnitValues<kPiece> values = widen<T, kPiece>(unit);
   UnitValues<kPiece> quotients;
   float scales[2];
@@ -179,7 +179,7 @@ __device__ inline void store_tiles(char* entry, int rank, const UnitPlace& place
 // kGroups is the number of pieces that a lane has in each half.
 template <class T, int kGroups, bool kAligned>
 struct MlaLatent {
-  UnitPlace places[kGroups];
+  UnitChannels places[kGroups];
   UnitValues<kPiece> weights[kGroups];
   Unit<T, kPiece> units[kGroups];
   float reciprocal = 1.0f;  // of a given scale
@@ -342,7 +342,7 @@ __global__ void __launch_bounds__(kMlaThreads) mla_prologue_kernel(const __grid_
   const uint32_t unit_of_q = is_k ? 0 : unit_of_token - p.k_units;
   const uint32_t head = page_of(p.units_of_head, unit_of_q);
   const int unit_of_head = static_cast<int>(is_k ? unit_of_token : unit_of_q - head * p.units_of_head.page_size);
-  const UnitPlace place = place_unit<kPiece>(unit_of_head, HeadLayout{p.rope_dim, p.rope_dim, 0, p.rope.style});
+  const UnitChannels place = channels_of_unit<kPiece>(unit_of_head, HeadLayout{p.rope_dim, p.rope_dim, 0, p.rope.style});
   float reciprocal = 1.0f;
   if (p.rope_part.scale != nullptr) reciprocal = given_scale(*p.rope_part.scale).reciprocal;
   wait_for_previous_kernels();

@@ -5,7 +5,7 @@
 
 #include <prologue/kernels/base/device/cuda_types.cuh>
 #include <prologue/kernels/base/device/hopper.cuh>
-#include <prologue/kernels/base/device/ring_place.cuh>
+#include <prologue/kernels/base/device/stage_index.cuh>
 
 namespace prologue::cuda {
 

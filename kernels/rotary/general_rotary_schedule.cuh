@@ -10,9 +10,9 @@
 namespace prologue::cuda {
 
 template <class T, int V>
-__device__ inline Unit<T, V> load_strided(const T* head, int64_t channel, const UnitPlace& place) {
+__device__ inline Unit<T, V> load_strided(const T* head, int64_t channel, const UnitChannels& place) {
   if constexpr (V == 1) {
-    const UnitPlace first = {0, 0, place.pair, place.has_a, false}, second = {0, 0, place.pair, false, place.has_b};
+    const UnitChannels first = {0, 0, place.pair, place.has_a, false}, second = {0, 0, place.pair, false, place.has_b};
     return {load_unit<false, T, V>(head + place.a * channel, first).a,
             load_unit<false, T, V>(head + place.b * channel, second).b};
   } else {
@@ -21,7 +21,7 @@ __device__ inline Unit<T, V> load_strided(const T* head, int64_t channel, const 
 }
 
 template <class T, int V>
-__device__ inline void store_strided(T* head, int64_t channel, const UnitPlace& place, const Unit<T, V>& unit) {
+__device__ inline void store_strided(T* head, int64_t channel, const UnitChannels& place, const Unit<T, V>& unit) {
   if constexpr (V == 1) {
     store_unit<false, T, V>(head + place.a * channel, {0, 0, place.pair, place.has_a, false}, unit);
     store_unit<false, T, V>(head + place.b * channel, {0, 0, place.pair, false, place.has_b}, unit);
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kMaxRotaryThreads<V>, 1)
   const BlockLayout layout = {{static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rope.rotary_dim),
                                static_cast<int32_t>(p.rope.rotary_offset), p.rope.style},
                               static_cast<int32_t>(p.rope.num_blocks)};
-  const UnitPlace place = place_unit<V>(static_cast<int>(threadIdx.x), layout);
+  const UnitChannels place = channels_of_unit<V>(static_cast<int>(threadIdx.x), layout);
   const bool rotated = place.pair >= 0;
   const RotaryHead first = rotary_head_after(p, {0, 0}, static_cast<int>(blockIdx.y * blockDim.y + threadIdx.y));
 

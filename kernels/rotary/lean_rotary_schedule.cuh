@@ -88,10 +88,11 @@ __device__ inline void load_cos_sin(DType type, const char* cos_row, const char*
   return load(double());
 }
 
-// Does what place_unit() does, but the vectors of a unit are half of the rotated channels apart in either style (interleaved, each then
-// holds V / 2 pairs), and half of the tail: neighbouring threads read and write neighbouring vectors. kWhole says that there is no tail.
+// Does what channels_of_unit() does, but the vectors of a unit are half of the rotated channels apart in either style (interleaved, each
+// then holds V / 2 pairs), and half of the tail: neighbouring threads read and write neighbouring vectors. kWhole says that there is no
+// tail.
 template <int V, RopeStyle kStyle, bool kWhole>
-__device__ inline UnitPlace place_lean_unit(int unit, const HeadLayout& layout) {
+__device__ inline UnitChannels channels_of_lean_unit(int unit, const HeadLayout& layout) {
   const int channel = unit * V, half = (kWhole ? layout.head_dim : layout.rotary_dim) / 2;
   const int pair = kStyle == RopeStyle::neox ? channel : channel / 2;
   if (kWhole) return {channel, channel + half, pair, true, true};
@@ -115,7 +116,7 @@ __global__ void __launch_bounds__(kMaxRotaryThreads<V>) lean_rotary_kernel(const
     index = load_index(p.index + wide_product(b, p.index_batch) + wide_product(s, p.index_token), p.index_step, 0);
   }
 
-  const UnitPlace place = place_lean_unit<V, kStyle, kWhole>(static_cast<int>(threadIdx.x), p.layout);
+  const UnitChannels place = channels_of_lean_unit<V, kStyle, kWhole>(static_cast<int>(threadIdx.x), p.layout);
   int which = 0;
 #pragma unroll
   for (int i = 1; i < kMaxRotaryTensors; ++i) which += blockIdx.x >= p.first_block[i] ? 1 : 0;

@@ -110,7 +110,7 @@ struct GeneralToken : ResolvedToken {
 
 // Loads a unit of an array of float32.
 template <int V>
-__device__ inline UnitValues<V> load_floats(const char* values, const UnitPlace& place) {
+__device__ inline UnitValues<V> load_floats(const char* values, const UnitChannels& place) {
   constexpr int kFloats = V < 4 ? V : 4;  // of a load
   UnitValues<V> unit = {};
   const auto load = [&](int channel, float* to) {
@@ -130,16 +130,16 @@ __device__ inline UnitValues<V> load_floats(const char* values, const UnitPlace&
 template <class T, int V>
 struct GeneralHead {
   TensorHead at;
-  UnitPlace place;
+  UnitChannels place;
   Unit<T, V> data;
 
   __device__ GeneralHead(const GeneralArgs& p, int64_t t, const TensorHead& head, bool active, int lane)
-      : at(head), place(place_unit<V>(lane, p.extras[head.tensor].layout)) {
+      : at(head), place(channels_of_unit<V>(lane, p.extras[head.tensor].layout)) {
     if (!active) place.has_a = place.has_b = false;
     const TensorArgs<int64_t>& tensor = p.tensors[at.tensor];
     const TensorExtras& extras = p.extras[at.tensor];
     const char* in = tensor.in + t * tensor.in_token + at.head * tensor.in_head;
-    UnitPlace from = place;
+    UnitChannels from = place;
     if (extras.rotated_in != nullptr) {
       if (place.pair >= 0) in = extras.rotated_in + t * extras.rotated_token + at.head * extras.rotated_head;
       from.a = place_apart(place.a, extras.layout);
@@ -163,7 +163,7 @@ struct GeneralSteps : NoSteps<T, V> {
   const TensorExtras& extras;
   const GeneralToken<V>& token;
   TensorHead at;
-  UnitPlace place;
+  UnitChannels place;
   Unit<T, V> data;
 
   __device__ GeneralSteps(const GeneralArgs& args, const GeneralToken<V>& of, const GeneralHead<T, V>& head)
@@ -227,7 +227,7 @@ __device__ inline void store_as_float(char* to, const UnitValues<V>& values, con
 template <class T, int V>
 __device__ inline void store_packed(char* to, const UnitValues<V>& values, const GeneralSteps<T, V>& steps,
                                     const AsymmetricScale& scale, bool stores, uint8_t* codes, int lane, int lanes) {
-  const UnitPlace& place = steps.place;
+  const UnitChannels& place = steps.place;
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < V; ++i) {
@@ -353,7 +353,7 @@ __global__ void __launch_bounds__(kMaxGeneralThreads) general_prologue_kernel(co
   }
   token.scales_query = p.q_scale.constant != 1.0f || p.q_scale.by_position != PositionScale::none;
   token.query_factor = token.scales_query ? query_factor(p.q_scale, token.positions[0]) : 1.0f;
-  const int pair = place_unit<V>(lane, p.layout).pair;
+  const int pair = channels_of_unit<V>(lane, p.layout).pair;
   if (pair >= 0 && p.extras[0].rotates + p.extras[1].rotates != 0 && !token.zero && token.rotated) {
     token.angles_of_pairs = angles_of_token<V>(p, token, t, pair);
   }

@@ -19,7 +19,7 @@ template <class T, int V>
 struct WeightUnit {
   Unit<float, V> words;  // of T: the first of them
 
-  __device__ void load(const char* weights, const UnitPlace& place, bool floats) {
+  __device__ void load(const char* weights, const UnitChannels& place, bool floats) {
     if (floats) {
       words = load_unit<false, float, V>(weights, place);
     } else if constexpr (sizeof(T) < sizeof(float)) {
@@ -49,7 +49,7 @@ struct MostSteps : NoSteps<T, V> {
   static constexpr bool kHasEveryStep = kEvery;
   const LeanTensor& tensor;
   const MostStepsTensor& more;
-  const UnitPlace& place;
+  const UnitChannels& place;
   const Unit<T, V>& data;
   const Angles& load_angles;
   uint32_t head;
@@ -64,7 +64,7 @@ struct MostSteps : NoSteps<T, V> {
   Unit<T, V> early_bias;
   WeightUnit<T, V> early_weight;
 
-  __device__ MostSteps(const MostStepsArgs& p, const TensorHead& at, const UnitPlace& unit, const Unit<T, V>& loaded,
+  __device__ MostSteps(const MostStepsArgs& p, const TensorHead& at, const UnitChannels& unit, const Unit<T, V>& loaded,
                        const Angles& angles)
       : tensor(p.tensors[at.tensor]),
         more(p.more[at.tensor]),
@@ -226,7 +226,7 @@ __device__ inline void store_head_of_token(const MostStepsArgs& p, const MostSte
 
 // Returns the lanes of a head.
 template <int V, int kFeatures>
-__device__ inline auto lanes_of_head(const WarpLanes<V>& whole, const UnitPlace& place, const HeadLayout& layout) {
+__device__ inline auto lanes_of_head(const WarpLanes<V>& whole, const UnitChannels& place, const HeadLayout& layout) {
   if constexpr ((kFeatures & kLayouts) != 0) {
     return LayoutLanes<V>{whole, place, layout};
   } else {
@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(most_bounds_of(kHints, kFeatures).threads, mos
   pending.ask(p, t);
 
   const LaneUnit unit = unit_of_lane<V, kFeatures>(static_cast<int>(threadIdx.x), p.layout);
-  const UnitPlace& place = unit.place;
+  const UnitChannels& place = unit.place;
   const TensorHead heads = heads_of<1, kOverToken>(p, blockIdx.y, threadIdx.y, blockDim.y);
   const LeanTensor& tensor = p.tensors[heads.tensor];
 

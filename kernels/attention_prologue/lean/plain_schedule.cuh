@@ -38,14 +38,14 @@ __global__ void __launch_bounds__(256, kUnits > 1 ? 4 : 1) plain_prologue_kernel
   }
   if (kPlain && !kSlotInTwo) __syncwarp();
 
-  UnitPlace place;
+  UnitChannels place;
   bool rotated = true;  // without features every head is rotated, in full
   // With many tokens, interleaved pairs, too, come from both halves of the rotated channels, so that neighbouring threads read and write
   // neighbouring vectors.
   constexpr bool kMayHalve = (kFeatures & kLayouts) != 0 && V * sizeof(T) == 16 && kUnits > 1;
   const bool halved = kMayHalve && p.layout.style == RopeStyle::interleaved;
   if constexpr ((kFeatures & kLayouts) != 0) {
-    place = place_unit<V>(unit, p.layout);
+    place = channels_of_unit<V>(unit, p.layout);
     rotated = place.pair >= 0;
     if (halved & rotated) {
       place.a = p.layout.rotary_offset + unit * V;

@@ -27,14 +27,14 @@ __device__ inline bool uniform(bool same) { return __any_sync(kWholeWarp, same) 
 
 // This is the unit of a lane. Idle lanes do what lane 0 does, but store nothing: a load that waits for a comparison comes late.
 struct LaneUnit {
-  UnitPlace place;
+  UnitChannels place;
   bool inside;
 };
 
 template <int V, int kFeatures>
 __device__ inline LaneUnit unit_of_lane(int lane, const HeadLayout& layout) {
   if constexpr ((kFeatures & kLayouts) != 0) {
-    return {place_unit<V>(lane, layout), true};
+    return {channels_of_unit<V>(lane, layout), true};
   } else {
     const int half = layout.head_dim / 2, at = lane * V;
     const bool inside = !padded(kFeatures) || at < half;
@@ -64,7 +64,7 @@ struct LeanPlan {
 // Plans the steps of a unit. `features` are kFeatures, or with kCommonSteps those that the call needs. If kNormsV, `normed` is set for V
 // too, whose norm weights are then loaded and not used: no load waits until the tensor is known.
 template <int kFeatures, bool kNormsV>
-__device__ inline void plan_steps(const LeanArgs& p, int features, bool is_v, const UnitPlace& place, LeanPlan& plan) {
+__device__ inline void plan_steps(const LeanArgs& p, int features, bool is_v, const UnitChannels& place, LeanPlan& plan) {
   constexpr bool kWithLayouts = (kFeatures & kLayouts) != 0;  // which have no norm
   plan.biased = (features & kBias) != 0;
   plan.normed = !kWithLayouts && (features & kNorm) != 0 && (kNormsV || !is_v);
@@ -81,7 +81,7 @@ struct LeanConstants {
 
 // Loads what the plan needs. `head(n)` returns the number of head n of those at once.
 template <class T, int V, int kAtOnce, class Head>
-__device__ inline void load_constants(const LeanPlan& plan, const LeanTensor& tensor, int head_dim, const UnitPlace& place,
+__device__ inline void load_constants(const LeanPlan& plan, const LeanTensor& tensor, int head_dim, const UnitChannels& place,
                                       const Head& head, LeanConstants<T, V, kAtOnce>& constants) {
   if (plan.normed) constants.weight = load_unit<false, T, V>(tensor.weight, place);
   const uint32_t bytes = static_cast<uint32_t>(head_dim) * static_cast<uint32_t>(sizeof(T));

@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
   if (kOrder == LoadOrder::indices_apart) __syncwarp();
 
   const LaneUnit unit = unit_of_lane<V, kFeatures>(static_cast<int>(threadIdx.x), p.layout);
-  const UnitPlace& place = unit.place;
+  const UnitChannels& place = unit.place;
   const TensorHead heads = heads_of<kUnits>(p, blockIdx.y, threadIdx.y, blockDim.y);
   if (kOrder == LoadOrder::unit_first) {
     pending.ask(p, t);

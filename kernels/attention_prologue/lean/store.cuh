@@ -12,7 +12,7 @@ namespace prologue::cuda {
 // A thread stores its unit of the heads of one tensor in the token's row of q or in its slot of the cache.
 struct LeanStore {
   const LeanTensor& tensor;
-  const UnitPlace& place;
+  const UnitChannels& place;
   int first_head;
   bool is_q;
   bool writes;

@@ -109,7 +109,7 @@ struct OrderedRange {
 };
 
 template <int V>
-__device__ inline OrderedRange ordered_range(const UnitValues<V>& x, const UnitPlace& place) {
+__device__ inline OrderedRange ordered_range(const UnitValues<V>& x, const UnitChannels& place) {
   OrderedRange range;
 #pragma unroll
   for (int i = 0; i < 2 * V; ++i) {
@@ -127,7 +127,7 @@ __device__ inline AsymmetricScale scale_of_range(const OrderedRange& range) {
 
 // Sets the channels that a unit lacks to zero.
 template <int V>
-__device__ inline void clear_absent(UnitValues<V>& x, const UnitPlace& place) {
+__device__ inline void clear_absent(UnitValues<V>& x, const UnitChannels& place) {
 #pragma unroll
   for (int i = 0; i < 2 * V; ++i) {
     if (!(i < V ? place.has_a : place.has_b)) x.x[i] = 0.0f;
@@ -220,7 +220,7 @@ struct WarpLanes {
 
   // Computes the scale and zero point of each head.
   template <int kHeads>
-  __device__ void asymmetric_scales(const UnitValues<V> (&x)[kHeads], const UnitPlace& place,
+  __device__ void asymmetric_scales(const UnitValues<V> (&x)[kHeads], const UnitChannels& place,
                                     AsymmetricScale (&results)[kHeads]) const {
     uint32_t inverted[kHeads], values[kHeads];
 #pragma unroll
@@ -244,7 +244,7 @@ struct WarpLanes {
 // Does the same for one head in any layout, of which some lanes may have no channels.
 template <int V>
 struct LayoutLanes : WarpLanes<V> {
-  UnitPlace place;
+  UnitChannels place;
   HeadLayout layout;
 
   template <class Term, class Then>
@@ -290,7 +290,7 @@ struct BlockLanes {
   int count;  // a power of two
   int thread;  // of the block
   float (&shared)[2][kMaxLanes];
-  UnitPlace place;
+  UnitChannels place;
   BlockLayout layout;
 
   __device__ bool wide() const { return count > 32; }
@@ -407,7 +407,7 @@ struct BlockLanes {
 
 template <int V>
 __device__ inline BlockLanes<V> block_lanes(int lane, int count, int thread, float (&shared)[2][kMaxLanes],
-                                            const UnitPlace& place, const BlockLayout& layout) {
+                                            const UnitChannels& place, const BlockLayout& layout) {
   const uint32_t all = count >= 32 ? kWholeWarp : (1u << count) - 1u;
   const int first = count >= 32 ? 0 : thread % 32 / count * count;
   return {{all << first, count > 32 ? 32 : count}, lane, count, thread, shared, place, layout};

@@ -20,7 +20,7 @@ namespace prologue::cuda {
 // ---- which channels a unit has ----------------------------------------------------------------------------------------------
 
 // Says which channels a unit's two vectors start at, and which pair is its first (negative: not rotated).
-struct UnitPlace {
+struct UnitChannels {
   int a;
   int b;
   int pair;
@@ -29,7 +29,7 @@ struct UnitPlace {
 };
 
 template <int V>
-__device__ inline UnitPlace place_unit(int unit, const HeadLayout& layout) {
+__device__ inline UnitChannels channels_of_unit(int unit, const HeadLayout& layout) {
   const int rotated = layout.rotary_dim / (2 * V);
   if (unit < rotated) {
     if (layout.style == RopeStyle::neox) {
@@ -53,16 +53,16 @@ __device__ inline HeadLayout one_block(const BlockLayout& layout, int block) {
 
 // V divides the pairs of a block, so each block is a whole number of units, one block after the other.
 template <int V>
-__device__ inline UnitPlace place_unit(int unit, const BlockLayout& layout) {
+__device__ inline UnitChannels channels_of_unit(int unit, const BlockLayout& layout) {
   const int rotated = layout.rotary_dim / (2 * V);
-  if (layout.num_blocks == 1 || unit >= rotated) return place_unit<V>(unit, static_cast<const HeadLayout&>(layout));
+  if (layout.num_blocks == 1 || unit >= rotated) return channels_of_unit<V>(unit, static_cast<const HeadLayout&>(layout));
   const int units = rotated / layout.num_blocks, block = unit / units;
-  UnitPlace place = place_unit<V>(unit % units, one_block(layout, block));
+  UnitChannels place = channels_of_unit<V>(unit % units, one_block(layout, block));
   place.pair += block * units * V;
   return place;
 }
 
-// owner_of() is the inverse of place_unit(): it returns which unit holds the vector that starts at `channel`, and whether that is its
+// owner_of() is the inverse of channels_of_unit(): it returns which unit holds the vector that starts at `channel`, and whether that is its
 // vector b.
 struct VectorOwner {
   int unit;
@@ -205,7 +205,7 @@ struct Unit {
 };
 
 template <bool kEvictFirst, class T, int V>
-__device__ inline Unit<T, V> load_unit(const void* head, const UnitPlace& place) {
+__device__ inline Unit<T, V> load_unit(const void* head, const UnitChannels& place) {
   Unit<T, V> unit = {};
   const T* from = static_cast<const T*>(head);
   if (place.has_a) unit.a = load_bytes<V* static_cast<int>(sizeof(T)), kEvictFirst>(from + place.a);
@@ -214,7 +214,7 @@ __device__ inline Unit<T, V> load_unit(const void* head, const UnitPlace& place)
 }
 
 template <bool kEvictFirst, class T, int V>
-__device__ inline void store_unit(void* head, const UnitPlace& place, const Unit<T, V>& unit) {
+__device__ inline void store_unit(void* head, const UnitChannels& place, const Unit<T, V>& unit) {
   T* to = static_cast<T*>(head);
   if (place.has_a) store_bytes<V* static_cast<int>(sizeof(T)), kEvictFirst>(to + place.a, unit.a);
   if (place.has_b) store_bytes<V* static_cast<int>(sizeof(T)), kEvictFirst>(to + place.b, unit.b);
@@ -389,7 +389,7 @@ __device__ inline UnitBytes<V> quantise(UnitValues<V> values, float reciprocal, 
 }
 
 template <int V>
-__device__ inline void store_unit_8(void* head, const UnitPlace& place, const UnitBytes<V>& bytes) {
+__device__ inline void store_unit_8(void* head, const UnitChannels& place, const UnitBytes<V>& bytes) {
   char* to = static_cast<char*>(head);
   if (place.has_a) store_bytes<V, false>(to + place.a, bytes.a);
   if (place.has_b) store_bytes<V, false>(to + place.b, bytes.b);
@@ -400,7 +400,7 @@ __device__ inline bool is_packed(DType type) { return type == DType::int4 || typ
 
 // Returns V / 2 bytes.
 template <int V>
-__device__ inline void store_unit_4(void* head, const UnitPlace& place, const UnitValues<V>& values, const AsymmetricScale& by,
+__device__ inline void store_unit_4(void* head, const UnitChannels& place, const UnitValues<V>& values, const AsymmetricScale& by,
                                     DType type) {
   static_assert(V >= 2);
   const int smallest = type == DType::uint4 ? 0 : -7, largest = type == DType::uint4 ? 15 : 7;

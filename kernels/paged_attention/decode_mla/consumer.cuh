@@ -31,7 +31,7 @@ struct MlaConsumer {
   const uint64_t q_rows;
   const uint64_t k_rows;
   const uint64_t v_rows;
-  RingPlace<2> at;  // of stages
+  StageIndex<2> at;  // of stages
   int meetings = 0;
 
   float score[kKeys / 2];           // four for every 8 keys: keys 2t and 2t + 1 of half 0, then of half 1, t = lane % 4
@@ -56,7 +56,7 @@ struct MlaConsumer {
 
   __device__ __forceinline__ void run() {
     wait_for_previous_kernels();
-    for (RingPlace<2> work_at;; work_at.advance()) {
+    for (StageIndex<2> work_at;; work_at.advance()) {
       shared.work_full[work_at.index].wait(work_at.phase);
       const MlaWork& work = shared.work[work_at.index];
       if (work.tiles == 0) return;

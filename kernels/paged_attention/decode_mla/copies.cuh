@@ -33,7 +33,7 @@ __device__ inline void produce_mla(const AttentionArgs& args, const CUtensorMap&
   constexpr int kTilesAtOnce = 32 / kBoxes;                   // whose pages a warp knows
   const int lane = threadIdx.x % 32;
   bool waiting = args.p.past_is_ready;  // for the previous kernels
-  RingPlace<2> work_at, at;
+  StageIndex<2> work_at, at;
 
   for (int64_t next = range.begin;; work_at.advance()) {
     MlaWork& work = shared.work[work_at.index];

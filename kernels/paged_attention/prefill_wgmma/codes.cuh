@@ -177,8 +177,8 @@ __device__ inline void convert_side(const AttentionArgs& args, const PrefillWgmm
   if (!args.p.past_is_ready) wait_for_previous_kernels();
   const int blocks_of_tile = finds_work ? blocks_of_tiles(args, w) : 1;
   uint4* const codes = &shared.codes[kIsK ? 0 : 1][thread];
-  RingPlace<2> work_at;
-  RingPlace<Shared::kStages> at;
+  StageIndex<2> work_at;
+  StageIndex<Shared::kStages> at;
   unsigned q_phase = 0;
 
   for (int round = 0;; work_at.advance()) {

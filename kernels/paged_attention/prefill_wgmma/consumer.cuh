@@ -29,7 +29,7 @@ struct WgmmaConsumer {
   const uint64_t q_rows;
   const uint64_t k_rows;
   const uint64_t v_rows;
-  RingPlace<Shared::kStages> k_at, v_at;
+  StageIndex<Shared::kStages> k_at, v_at;
   unsigned q_phase = 0;
 
   float score[kKeys / 2];           // four for every 8 keys: keys 2t and 2t + 1 of half 0, then of half 1, t = lane % 4
@@ -61,7 +61,7 @@ struct WgmmaConsumer {
     if (kAlternate && consumer == 0) arrive_barrier(kOrderBarrier, kWgmmaConsumers);  // it begins
     wait_for_previous_kernels();
     let_next_kernel_start();
-    for (RingPlace<2> work_at;; work_at.advance()) {
+    for (StageIndex<2> work_at;; work_at.advance()) {
       shared.work_full[work_at.index].wait(work_at.phase);
       const PrefillWork& work = shared.work[work_at.index];
       if (work.kv_head < 0) return;

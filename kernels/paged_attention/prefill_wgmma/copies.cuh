@@ -55,8 +55,8 @@ __device__ inline void copy_keys(const AttentionArgs& args, const PrefillWgmmaPa
   const int lane = threadIdx.x % 32;
   if (!args.p.past_is_ready) wait_for_previous_kernels();
   const int blocks_of_tile = blocks_of_tiles(args, w);
-  RingPlace<2> work_at;
-  RingPlace<Shared::kStages> at;
+  StageIndex<2> work_at;
+  StageIndex<Shared::kStages> at;
   unsigned q_phase = 0;
 
   for (int round = 0;; work_at.advance()) {
@@ -83,8 +83,8 @@ template <class Shared>
 __device__ inline void copy_values(const AttentionArgs& args, const PrefillWgmmaParams& w, Shared& shared) {
   constexpr int kKeys = Shared::kKeys;
   const int lane = threadIdx.x % 32;
-  RingPlace<2> work_at;
-  RingPlace<Shared::kStages> at;
+  StageIndex<2> work_at;
+  StageIndex<Shared::kStages> at;
   unsigned copied_phase = 0;
 
   wait_for_previous_kernels();

@@ -103,7 +103,7 @@ __device__ inline bool next_work(const AttentionArgs& args, const PrefillWgmmaPa
 // from shared memory, since it has few registers.
 template <class Shared>
 __device__ inline PrefillWork& publish_work(const AttentionArgs& args, const PrefillWgmmaParams& w, int blocks_of_tile,
-                                            int& round, const RingPlace<2>& at, Shared& shared) {
+                                            int& round, const StageIndex<2>& at, Shared& shared) {
   PrefillWork next;
   if (!next_work<Shared::kKeys>(args, w, blocks_of_tile, round, next)) next.kv_head = -1;
   shared.work_empty[at.index].wait(at.phase ^ 1);

@@ -97,7 +97,7 @@ class TokenHead {
     found_ = found;
     angles_ = angles;
   }
-  __device__ const UnitPlace& place() const { return unit_.place; }
+  __device__ const UnitChannels& place() const { return unit_.place; }
 
   // The steps of the prologue and the store, from the product `data`.
   __device__ void finish(const MostStepsArgs& p, const Unit<T, V>& data) const {

@@ -24,7 +24,7 @@ struct RegistersHeadArgs : RegistersArgs {
 // Gathers a head of a token, as the separate projection would store it.
 template <class T, int V>
 __device__ inline Unit<T, V> gather_head(const RegistersArgs& a, const RegistersShared& shared, int slot,
-                                         const UnitPlace& place) {
+                                         const UnitChannels& place) {
   const float* const rows = gather_token(a, shared, slot);
   float a_values[V] = {}, b_values[V] = {};
   const auto load = [&](int row, float(&values)[V]) {

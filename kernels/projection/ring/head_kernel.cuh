@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kRingLaunchBound)
     TokenHead<T, V, kFeatures> next = finished;
     if (slot + kRingWarps < own_tokens) next.load_token(p, found_by_lane(found, number), token_in(slot + kRingWarps));
     const unsigned char* const rows = own.heads + slot * a.head_dim * kSize;
-    const UnitPlace& place = finished.place();
+    const UnitChannels& place = finished.place();
     Unit<T, V> data = {};
     if (place.has_a) data.a = load_bytes<V * kSize, false>(rows + place.a * kSize);
     if (place.has_b) data.b = load_bytes<V * kSize, false>(rows + place.b * kSize);

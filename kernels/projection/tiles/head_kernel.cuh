@@ -48,7 +48,7 @@ struct TileWork {
 // Returns cos and sin of a lane's token; V has none.
 template <int V, class Shared>
 __device__ inline UnitAngles<V> angles_of_tile(const MostStepsArgs& p, const Shared& shared, const TileWork& work, int tensor,
-                                               int token, const UnitPlace& place) {
+                                               int token, const UnitChannels& place) {
   UnitAngles<V> angles = {};
   if (tensor != 2 && p.layout.rotary_dim > 0 && token < work.rows) {
     angles = load_row<V>(p, shared.tokens[token + work.own].token.row, max(place.pair, 0));
@@ -157,7 +157,7 @@ template <class T, int V, int kFeatures>
 struct PartOfTile {
   TensorHead head;
   LaneUnit unit;
-  UnitPlace in_tile;
+  UnitChannels in_tile;
   LeanPlan plan;
   LeanConstants<T, V, 1> constants;
 

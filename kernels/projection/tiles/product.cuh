@@ -6,8 +6,8 @@
 //   one warp           copies x and weights by TMA into a ring of stages of 64 channels
 //   three warps        finish the tile
 //   two warpgroups     multiply, and store the tile, rounded to T, in shared memory
-// The two warpgroups divide a tile's tokens. If the last wave has work for half of the clusters or less, its tiles have half of the tokens, and
-// the two divide the columns.
+// The two warpgroups divide a tile's tokens. If the last wave has work for half of the clusters or less, its tiles have half of the tokens,
+// and the two divide the columns.
 //
 // Sums are accumulated in float32 in the order of k, whatever the number of tokens.
 #pragma once
@@ -19,7 +19,7 @@
 #include <prologue/kernels/base/device/head_unit.cuh>
 #include <prologue/kernels/base/device/hopper.cuh>
 #include <prologue/kernels/base/device/instructions.cuh>
-#include <prologue/kernels/base/device/ring_place.cuh>
+#include <prologue/kernels/base/device/stage_index.cuh>
 #include <prologue/kernels/projection/weights/dense.cuh>
 
 namespace prologue::cuda {
@@ -156,7 +156,7 @@ __device__ inline void load_tiles(const TilesArgs& a, Shared& shared) {
   constexpr int kRows = Shared::kColumns / kTileBlocks, kBoxRows = Shared::kBoxRows;
   constexpr unsigned kBothBlocks = (1u << kTileBlocks) - 1;
   const int rank = static_cast<int>(cluster_rank());
-  RingPlace<Shared::kStages> at;
+  StageIndex<Shared::kStages> at;
   bool waits = true;
   for (TileWalk walk(a); walk.inside(); walk.advance()) {
     const TilePosition tile = walk.position();
@@ -185,7 +185,7 @@ __device__ inline void load_tiles(const TilesArgs& a, Shared& shared) {
 // Multiplies a warpgroup's part of a tile, 64 tokens and 2 * kCount columns from these rows of a stage on, and stores it at the same rows
 // and columns of the tile. `release` is called with each stage that is no longer read.
 template <class W, int kCount, class Shared, class Release>
-__device__ inline void multiply_tile(const TilesArgs& a, Shared& shared, RingPlace<Shared::kStages>& at, int token_row,
+__device__ inline void multiply_tile(const TilesArgs& a, Shared& shared, StageIndex<Shared::kStages>& at, int token_row,
                                      int weight_row, unsigned free_phase, const Release& release) {
   using T = typename W::T;
   constexpr int kStrideOfX = 8 * Shared::kXRowBytes;  // from 8 rows to the next
@@ -233,7 +233,7 @@ __device__ inline void multiply_tiles(const TilesArgs& a, Shared& shared) {
     __syncwarp();
     if (lane < kTileBlocks) shared.emptied[stage].arrive_at(block);
   };
-  RingPlace<Shared::kStages> at;
+  StageIndex<Shared::kStages> at;
   unsigned free_phase = 1;
   for (TileWalk walk(a); walk.inside(); walk.advance(), free_phase ^= 1) {
     if (!Shared::kDivides || walk.position().tokens == kTileTokens) {

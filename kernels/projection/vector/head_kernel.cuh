@@ -30,7 +30,7 @@ __host__ __device__ inline int64_t shared_bytes_of(const VectorHeadArgs& a) {
 
 // Gathers the head as the separate projection would store it.
 template <class T, int V>
-__device__ inline Unit<T, V> gather_head(const VectorHeadArgs& a, const VectorHeadShared& shared, const UnitPlace& place) {
+__device__ inline Unit<T, V> gather_head(const VectorHeadArgs& a, const VectorHeadShared& shared, const UnitChannels& place) {
   float a_values[V] = {}, b_values[V] = {};
 #pragma unroll 1
   for (int part = 0; part < 1 << a.log_row_warps; ++part) {

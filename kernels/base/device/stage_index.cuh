@@ -4,13 +4,13 @@
 namespace prologue::cuda {
 
 // Points to a stage of a ring, and has the parity of the phase that fills it.
-template <int kPlaces>
-struct RingPlace {
+template <int kCount>
+struct StageIndex {
   int index = 0;
   unsigned phase = 0;
 
   __device__ void advance() {
-    if (++index < kPlaces) return;
+    if (++index < kCount) return;
     index = 0;
     phase ^= 1;
   }
