@@ -21,7 +21,7 @@ std::set<Pair> all_pairs(const std::vector<size_t>& counts) {
   for (size_t a = 0; a < counts.size(); ++a) {
     for (size_t b = a + 1; b < counts.size(); ++b) {
       for (size_t x = 0; x < counts[a]; ++x) {
-        for (size_t y = 0; y < counts[b]; ++y) pairs.insert({{a, x}, {b, y}});
+        for (size_t y = 0; y < counts[b]; ++y) pairs.insert({Choice{a, x}, Choice{b, y}});
       }
     }
   }
