@@ -1,7 +1,9 @@
 // Makes the table of a 16-bit type. An instance or a family is here if it was measured to be more than 2 % faster than the next one that
 // can do the same (benchmarks/results/2026-11-28-h200-levels.md). With few tokens the instructions between the last load and the first
-// store limit: narrow accesses spread a head over more lanes. Up to some thousand tokens, blocks are small and have one head per thread and
-// evict-first cache hints. With more tokens bandwidth limits: each token has a block, and a thread uses its cos and sin for two heads.
+// store limit: narrow accesses spread a head over more lanes. Up to some thousand tokens, blocks are small and have one head per thread; from
+// 65 tokens on with evict-first cache hints. (With fewer they cost 10 to 20 % where the same arrays are used again and again, which a run
+// of one instance after the other hides.) With more tokens bandwidth limits: each token has a block, and a thread uses its cos and sin for
+// two heads.
 #pragma once
 
 #include <vector>
@@ -22,12 +24,8 @@ Family all_sizes(DType type) {
     if constexpr (!kAxesAndStep) {
       list.push_back(instance<T, kNarrow, 1, kEvictFirstLoads, kFeatures>(kShort ? 32 : 16, kShort ? 256 : 128));
     }
-    if constexpr (kFeatures == 0 || kFeatures == kBias || kFeatures == kComputedScales) {
-      list.push_back(instance<T, 8, 1, kNoHints, kFeatures>(64, 64));
-    }
-    if constexpr (kAxesAndStep && kNormed) {
-      list.push_back(instance<T, 8, 1, kNoHints, kFeatures>(256, 64));
-    } else {
+    list.push_back(instance<T, 8, 1, kNoHints, kFeatures>(kAxesAndStep && kNormed ? 256 : 64, 64));
+    if constexpr (!(kAxesAndStep && kNormed)) {
       list.push_back(instance<T, 8, 1, kEvictFirstLoads | kEvictFirstStores, kFeatures>(kEarlyTwoHeads ? 2048 : 6144, 64));
     }
     list.push_back(instance<T, 8, 2, kNoHints, kFeatures>(kAnyTokens, 192));
