@@ -123,7 +123,7 @@ function(check_symbols prefix objects)
       string(APPEND symbols "${symbol}\n")
       # Of the backends, only what tests choose an instruction set with (kernels/gemm/quantized_cpu.h), and what bench_projection times.
       if(symbol MATCHES "^prologue::cpu::(kScalarKernels|avx2_kernels|avx512_kernels|fastest_kernels|create_gemm_context)" OR
-         symbol MATCHES "^prologue::cuda::(projection|qkv_prologue)\\(")
+         symbol MATCHES "^prologue::cuda::(choose|launch)\\(")
         continue()
       endif()
       if(symbol MATCHES "^prologue_[a-z0-9_]+$")  # of C
