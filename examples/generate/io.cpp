@@ -92,6 +92,17 @@ Result<std::string> read_file(const std::string& option, const std::string& path
   }
 }
 
+StandardInput::StandardInput() : descriptor_(STDIN_FILENO) {
+  std::array<char, 256> name;
+  if (isatty(STDIN_FILENO) == 0 || ttyname_r(STDIN_FILENO, name.data(), name.size()) != 0) return;
+  const int opened = open(name.data(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  if (opened >= 0) descriptor_ = opened;
+}
+
+StandardInput::~StandardInput() {
+  if (descriptor_ != STDIN_FILENO) close(descriptor_);
+}
+
 LineReader::Event LineReader::read(std::string& line, int interrupts) {
   std::array<char, 1 << 16> block;
   size_t searched = 0;
@@ -111,10 +122,10 @@ LineReader::Event LineReader::read(std::string& line, int interrupts) {
       error_ = str_cat("standard input has a line that is too long: at most ", kMaxInputBytes, " bytes are read");
       return Event::failed;
     }
-    pollfd ready[] = {{STDIN_FILENO, POLLIN, 0}, {interrupts, POLLIN, 0}};
+    pollfd ready[] = {{input_.descriptor(), POLLIN, 0}, {interrupts, POLLIN, 0}};
     if (poll(ready, 2, -1) < 0 && errno == EINTR) continue;
     if (ready[1].revents != 0) return Event::interrupted;
-    const ssize_t count = ::read(STDIN_FILENO, block.data(), block.size());
+    const ssize_t count = ::read(input_.descriptor(), block.data(), block.size());
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (count < 0) {
       error_ = "standard input cannot be read: " + system_message(errno);

@@ -40,6 +40,22 @@ inline constexpr size_t kMaxInputBytes = size_t{64} << 20;
 // Returns the content of a file, pipe or device, to its end. Errors begin with the option that named it: "--score PATH: ...".
 prologue::Result<std::string> read_file(const std::string& option, const std::string& path);
 
+// Has a descriptor from which standard input is read after poll() has said that there is something. Ctrl-C discards what was typed at a
+// terminal; if it does so in between, a read that waits would go on waiting, and nobody would see the Ctrl-C. So a terminal is opened once
+// more, with reads that do not wait. (The flags of standard input itself belong to other programs, too.)
+class StandardInput {
+ public:
+  StandardInput();
+  ~StandardInput();
+  StandardInput(const StandardInput&) = delete;
+  StandardInput& operator=(const StandardInput&) = delete;
+
+  int descriptor() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
+
 // Reads standard input, line by line.
 class LineReader {
  public:
@@ -50,6 +66,7 @@ class LineReader {
   const std::string& error() const { return error_; }
 
  private:
+  StandardInput input_;
   std::string buffer_;  // read, but not yet returned
   bool ended_ = false;
   std::string error_;

@@ -169,7 +169,7 @@ class LineEditor::Impl {
         el_wset(edit_, EL_PREP_TERM, 1);
         el_wset(edit_, EL_REFRESH);
       }
-      pollfd ready[] = {{STDIN_FILENO, POLLIN, 0}, {interrupts_, POLLIN, 0}};
+      pollfd ready[] = {{terminal_.descriptor(), POLLIN, 0}, {interrupts_, POLLIN, 0}};
       if (poll(ready, 2, -1) < 0 && errno == EINTR) continue;
       if (ready[1].revents != 0) {
         input_.clear();
@@ -178,7 +178,7 @@ class LineEditor::Impl {
         return -1;
       }
       std::array<char, 4096> block;
-      const ssize_t count = ::read(STDIN_FILENO, block.data(), block.size());
+      const ssize_t count = ::read(terminal_.descriptor(), block.data(), block.size());
       if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
       if (count <= 0) {
         event_ = count == 0 ? LineReader::Event::end : LineReader::Event::failed;
@@ -192,6 +192,7 @@ class LineEditor::Impl {
     return 1;
   }
 
+  const StandardInput terminal_;
   const locale_t locale_;
   EditLine* const edit_;
   HistoryW* const history_;
