@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <map>
@@ -170,9 +171,7 @@ inline void hadamard(Row& row, const PrologueInput& in) {
       Element sum;
       for (int64_t j = 0; j < block; ++j) {
         const Element& e = from[static_cast<size_t>(begin + j)];
-        int common = 0;
-        for (int64_t bits = i & j; bits != 0; bits >>= 1) common += static_cast<int>(bits & 1);
-        sum.value += common % 2 == 0 ? e.value : -e.value;
+        sum.value += std::popcount(static_cast<uint64_t>(i & j)) % 2 == 0 ? e.value : -e.value;
         sum.scale += e.scale + sums * std::fabs(e.value);
       }
       row[static_cast<size_t>(begin + i)] = {sum.value / root, sum.scale / root};

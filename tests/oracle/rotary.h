@@ -117,6 +117,11 @@ inline RotaryOutput rotary(const RotaryInput& in) {
   RotaryOutput out;
   for (const RotaryInput::Tensor& tensor : in.tensors) out.y.emplace_back(tensor.x.size());
   const int64_t width = in.rotary_dim / in.num_blocks;
+  std::vector<long double> frequency_of_theta;  // of each pair of a block
+  for (int64_t pair = 0; in.source == AngleSource::theta && 2 * pair < width; ++pair) {
+    frequency_of_theta.push_back(
+        std::pow(static_cast<long double>(in.theta), -2.0L * static_cast<long double>(pair) / static_cast<long double>(width)));
+  }
   for (int64_t b = 0; b < in.batch; ++b) {
     for (int64_t s = 0; s < in.seq_len; ++s) {
       const RotaryStand stand = stand_of(in, b, s);
@@ -138,9 +143,7 @@ inline RotaryOutput rotary(const RotaryInput& in) {
             angle = static_cast<long double>(position) * static_cast<long double>(in.inv_freq.at(static_cast<size_t>(pair)));
             break;
           case AngleSource::theta:
-            angle = static_cast<long double>(position) *
-                    std::pow(static_cast<long double>(in.theta),
-                             -2.0L * static_cast<long double>(pair) / static_cast<long double>(width));
+            angle = static_cast<long double>(position) * frequency_of_theta[static_cast<size_t>(pair)];
             break;
         }
         if (in.source != AngleSource::cos_sin) cos = std::cos(angle), sin = std::sin(angle);

@@ -134,14 +134,17 @@ void Arena::download_and_check() {
     const Status status =
         copy_to_host(array.after.data(), array.device.data(), static_cast<int64_t>(array.after.size()), execution_);
     EXPECT_TRUE(status.ok()) << status.message();
-    for (int64_t b = 0; b < static_cast<int64_t>(array.after.size()); ++b) {
-      const bool guard = b < array.offset || b >= array.offset + array.size;
-      if (!guard && array.kind != Kind::input) continue;
-      if (array.after[static_cast<size_t>(b)] == array.before[static_cast<size_t>(b)]) continue;
-      ADD_FAILURE() << backend_name(backend_) << ": array " << i << (guard ? ": guard byte " : ": input byte ") << b - array.offset
-                    << " of " << array.size << " was overwritten";
-      break;
-    }
+    const auto expect_unchanged = [&](int64_t begin, int64_t end, const char* what) {
+      const auto first = array.after.begin() + begin, last = array.after.begin() + end, before = array.before.begin() + begin;
+      if (std::equal(first, last, before)) return;  // much quicker than std::mismatch
+      const int64_t changed = std::mismatch(first, last, before).first - array.after.begin();
+      ADD_FAILURE() << backend_name(backend_) << ": array " << i << ": " << what << " byte " << changed - array.offset << " of "
+                    << array.size << " was overwritten";
+    };
+    const int64_t end = array.offset + array.size;
+    expect_unchanged(0, array.offset, "guard");
+    if (array.kind == Kind::input) expect_unchanged(array.offset, end, "input");
+    expect_unchanged(end, static_cast<int64_t>(array.after.size()), "guard");
   }
 }
 
