@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <prologue/kernels/base/divide_up.h>
+#include <prologue/kernels/base/str_cat.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
 
 #include "benchmarks/harness.h"

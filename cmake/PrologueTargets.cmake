@@ -1,5 +1,5 @@
 # Helpers that every folder's CMakeLists uses. A library contains all .cpp files of its folder. If CUDA is on it also
-# contains all .cu files, in place of cuda_stubs.cpp.
+# contains all .cu and *_cuda.cpp files, in place of cuda_stubs.cpp.
 # Headers are included as <prologue/FOLDER/...> everywhere; in the build tree, symbolic links provide these paths.
 foreach(_folder kernels adapters kvcache layers c engine)
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/include/prologue)
@@ -36,7 +36,7 @@ function(prologue_compile_settings target)
   if(PROLOGUE_HAS_CUDA)
     target_compile_definitions(${target} PRIVATE PROLOGUE_HAS_CUDA=1)
     # Machine code is kept compressed, at a quarter of its size. The driver unpacks a source's kernels when the first of them is used.
-    set(_nvcc -Xcompiler=-Wall,-Wextra,-Wno-unknown-pragmas --expt-relaxed-constexpr --expt-extended-lambda -diag-suppress=177
+    set(_nvcc -Xcompiler=-Wall,-Wextra,-Wno-unknown-pragmas --expt-relaxed-constexpr -diag-suppress=177
               -Xfatbin=-compress-all)
     if(PROLOGUE_WERROR)
       list(APPEND _nvcc -Werror=all-warnings)
@@ -58,6 +58,8 @@ function(prologue_library name)
     if(PROLOGUE_CUDA STREQUAL "EMULATED")
       prologue_emulated_sources(_cuda_sources)
     endif()
+  else()
+    list(FILTER _sources EXCLUDE REGEX _cuda\\.cpp$)
   endif()
   set(_type STATIC)
   if(BUILD_SHARED_LIBS AND NOT ARG_STATIC)

@@ -7,6 +7,7 @@
 #include <prologue/kernels/attention_prologue/prologue_choice.h>
 #include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/host/view_checks.h>
+#include <prologue/kernels/base/str_cat.h>
 #include <prologue/kernels/attention_prologue/lean/instances.cuh>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
 

@@ -2,6 +2,9 @@
 #include <new>
 #include <ostream>
 #include <sstream>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/kernels/base/status.h>
@@ -64,7 +67,7 @@ void MessagePart::write(std::ostream& out) const {
     case Kind::integer: out << integer_; break;
     case Kind::natural: out << natural_; break;
     case Kind::real: out << real_; break;
-    case Kind::text: out << text_; break;
+    case Kind::text: out << std::string_view(text_.data, text_.size); break;
     case Kind::address: out << address_; break;
   }
 }

@@ -8,9 +8,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <iosfwd>
-#include <string>
-#include <string_view>
+#include <cstring>
+#include <iosfwd>  // names std::string
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -69,6 +68,13 @@ inline Status ok_status() { return {}; }
 
 namespace detail {
 
+// Whether a T has its characters as std::string and std::string_view have them.
+template <class T, class = void>
+struct HasCharacters : std::false_type {};
+template <class T>
+struct HasCharacters<T, std::void_t<decltype(std::declval<const T&>().size())>>
+    : std::is_convertible<decltype(std::declval<const T&>().data()), const char*> {};
+
 // A part of a message: a number, a character, text or an address. Nearly every source makes messages, so what writes them is compiled
 // once, in status.cpp, and this header does without <ostream>.
 class MessagePart {
@@ -87,9 +93,12 @@ class MessagePart {
     } else if constexpr (std::is_integral_v<T>) {
       kind_ = Kind::integer;
       integer_ = value;
-    } else if constexpr (std::is_convertible_v<const T&, std::string_view>) {
+    } else if constexpr (std::is_convertible_v<const T&, const char*>) {
       kind_ = Kind::text;
-      text_ = value;
+      text_ = {value, std::strlen(value)};
+    } else if constexpr (HasCharacters<T>::value) {
+      kind_ = Kind::text;
+      text_ = {value.data(), value.size()};
     } else {
       kind_ = Kind::address;
       address_ = value;
@@ -99,13 +108,17 @@ class MessagePart {
 
  private:
   enum class Kind { character, integer, natural, real, text, address };
+  struct Text {
+    const char* data;
+    size_t size;
+  };
   Kind kind_;
   union {
     char character_;
     int64_t integer_;
     uint64_t natural_;
     double real_;
-    std::string_view text_;
+    Text text_;
     const void* address_;
   };
 };
@@ -138,13 +151,7 @@ class [[nodiscard]] Result {
   std::variant<T, Status> state_;
 };
 
-// str_cat("head_dim is ", 7, ": ...") without a format string: of numbers, characters, text and addresses.
-template <class... Parts>
-std::string str_cat(const Parts&... parts) {
-  const detail::MessagePart all[] = {parts...};
-  return detail::written(all, sizeof...(parts));
-}
-
+// error_status(code, "head_dim is ", 7, ": ...") makes a message without a format string: of numbers, characters, text and addresses.
 template <class... Parts>
 Status error_status(StatusCode code, const Parts&... parts) {
   const detail::MessagePart all[] = {parts...};
@@ -177,6 +184,12 @@ Status device_error(const Parts&... parts) {
 }
 
 }  // namespace prologue
+
+// nvcc reads a header three times, and <string> takes longer to read than a small kernel to compile: those of the library's CUDA sources
+// that need text include it.
+#if !defined(__CUDACC__) || !defined(PROLOGUE_HAS_CUDA)
+#include <prologue/kernels/base/str_cat.h>
+#endif
 
 #define PROLOGUE_CONCAT_INNER(a, b) a##b
 #define PROLOGUE_CONCAT(a, b) PROLOGUE_CONCAT_INNER(a, b)

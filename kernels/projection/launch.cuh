@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstring>
-#include <initializer_list>
 #include <optional>
 #include <type_traits>
 
@@ -20,10 +19,6 @@ inline bool is_aligned(const void* data, int64_t bytes) {
   return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0;
 }
 
-// Encodes the tensor map of weights of one format (weights/); false if the driver does not take it.
-using EncodeWeights = bool (*)(CUtensorMap& map, const void* weights, int64_t channels, std::initializer_list<OuterDim> outer,
-                               CUtensorMapL2promotion promotion);
-
 // Says whether x and the weights can be read 16 bytes at a time, and the kernels of few tokens know the norm.
 inline bool is_readable(const Product& p) {
   if ((p.dtype != DType::f16 && p.dtype != DType::bf16) || p.x_stride % 8 != 0 || !is_aligned(p.x, 16) ||
@@ -31,12 +26,6 @@ inline bool is_readable(const Product& p) {
     return false;
   }
   return p.norm.given == 0 || (p.norm.kind == NormKind::rms && p.norm.bias == nullptr && is_aligned(p.norm.weight, 16));
-}
-
-// Returns the table of an element type; it is empty for others.
-template <class Table>
-auto of_16_bits(DType type, const Table& float16, const Table& bfloat16) {
-  return type == DType::f16 ? float16() : type == DType::bf16 ? bfloat16() : decltype(float16())();
 }
 
 // Fills in what the arguments of the kernels of few tokens have in common.

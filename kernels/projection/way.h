@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include <prologue/kernels/attention_prologue/attention_prologue.h>
 #include <prologue/kernels/base/dtype.h>
 #include <prologue/kernels/base/execution.h>
 #include <prologue/kernels/base/status.h>
@@ -73,6 +74,20 @@ struct Way {
   void (*possible)(const Call& call, std::vector<PossibleLaunch<Call>>& l);  // adds every launch that can do the call
   std::optional<Launch> (*choose)(const Call& call);  // nothing: it cannot do the call, or is not the fastest
 };
+
+// Describes the product, and the prologue of its result: q, k and v of `prologue` are any addresses, with the strides of a packed result.
+struct HeadCall {
+  Product product;
+  AttentionPrologueParams prologue;
+  bool batch_invariant = false;
+  bool overlaps = false;
+};
+
+// The ways with each finisher, in the order in which they are asked.
+extern const Way<ProjectionParams> kVectorOutput, kRingOutput, kRegistersOutput, kTilesOutput;
+inline constexpr const Way<ProjectionParams>* kOutputWays[] = {&kVectorOutput, &kRingOutput, &kRegistersOutput, &kTilesOutput};
+extern const Way<HeadCall> kVectorHeads, kRingHeads, kRegistersHeads, kTilesHeads;
+inline constexpr const Way<HeadCall>* kHeadWays[] = {&kVectorHeads, &kRingHeads, &kRegistersHeads, &kTilesHeads};
 
 }  // namespace cuda
 

@@ -2,6 +2,7 @@
 #include <limits>
 
 #include <prologue/kernels/base/divide_up.h>
+#include <prologue/kernels/base/str_cat.h>
 #include <prologue/kernels/rotary/backends.h>
 #include <prologue/kernels/rotary/instances.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>

@@ -4,6 +4,8 @@
 
 #include <cuda_runtime.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include <prologue/kernels/base/status.h>
@@ -23,12 +25,6 @@ namespace prologue::cuda {
 // Returns the extent of a grid. A number that does not fit becomes one that makes the launch fail.
 inline unsigned grid_extent(int64_t blocks) {
   return blocks < 0 || blocks > int64_t{0xffffffff} ? 0xffffffffu : static_cast<unsigned>(blocks);
-}
-
-// Whether the current device has clusters and programmatic edges: from compute capability 9.0 on.
-inline bool device_is_hopper_or_later() {
-  const Result<DeviceLimits> device = current_device();
-  return device.ok() && device->major >= 9;
 }
 
 // Makes the attributes of a launch in clusters of so many neighbouring blocks, if there are several. If it overlaps, and the device can, it
@@ -63,6 +59,9 @@ struct LaunchShape {
   std::span<cudaLaunchAttribute> attributes = {};  // of LaunchAttributes, which must outlive launch()
 };
 
+// Makes the error of a launch that failed.
+Status launch_failed(const char* name, const LaunchShape& shape, cudaError_t error);
+
 // launch("norm", kernel, {grid, block}, stream, args...): arguments must have exactly the kernel's parameter types.
 template <class... Params>
 Status launch(const char* name, void (*kernel)(Params...), const LaunchShape& shape, cudaStream_t stream, Params... args) {
@@ -79,11 +78,7 @@ Status launch(const char* name, void (*kernel)(Params...), const LaunchShape& sh
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared_bytes));
   }
   if (error == cudaSuccess) error = cudaLaunchKernelEx(&config, kernel, args...);
-  if (error == cudaSuccess) return {};
-  cudaGetLastError();
-  return device_error("launching ", name, " with a grid of ", shape.grid.x, " x ", shape.grid.y, " x ", shape.grid.z,
-                      " blocks of ", shape.block.x, " threads and ", shape.shared_bytes,
-                      " bytes of shared memory failed: ", cudaGetErrorString(error));
+  return error == cudaSuccess ? Status() : launch_failed(name, shape, error);
 }
 
 }  // namespace prologue::cuda

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include <prologue/kernels/base/str_cat.h>
 #include <prologue/kernels/paged_attention/attention_families.h>
 #include <prologue/kernels/paged_attention/attention_launch.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>

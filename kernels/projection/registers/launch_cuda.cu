@@ -1,7 +1,10 @@
 #include <algorithm>
 #include <bit>
 
+#include <prologue/kernels/base/str_cat.h>
 #include <prologue/kernels/projection/policy.h>
+#include <prologue/kernels/projection/finish/head_launch.cuh>
+#include <prologue/kernels/projection/finish/output_launch.cuh>
 #include <prologue/kernels/projection/registers/head_kernel.cuh>
 #include <prologue/kernels/projection/registers/output_kernel.cuh>
 

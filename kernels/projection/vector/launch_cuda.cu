@@ -1,6 +1,9 @@
 #include <bit>
 
+#include <prologue/kernels/base/str_cat.h>
 #include <prologue/kernels/projection/policy.h>
+#include <prologue/kernels/projection/finish/head_launch.cuh>
+#include <prologue/kernels/projection/finish/output_launch.cuh>
 #include <prologue/kernels/projection/vector/head_kernel.cuh>
 #include <prologue/kernels/projection/vector/output_kernel.cuh>
 

@@ -16,6 +16,16 @@
 
 namespace prologue::cuda {
 
+// Encodes the tensor map of weights of one format; false if the driver does not take it.
+using EncodeWeights = bool (*)(CUtensorMap& map, const void* weights, int64_t channels, std::initializer_list<OuterDim> outer,
+                               CUtensorMapL2promotion promotion);
+
+// Returns the table of an element type; it is empty for others.
+template <class Table>
+auto of_16_bits(DType type, const Table& float16, const Table& bfloat16) {
+  return type == DType::f16 ? float16() : type == DType::bf16 ? bfloat16() : decltype(float16())();
+}
+
 template <class Element>
 struct DenseWeights {
   using T = Element;       // of x, and of the operands of a product

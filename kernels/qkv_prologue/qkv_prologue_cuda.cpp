@@ -1,7 +1,6 @@
 #include <prologue/kernels/attention_prologue/backends.h>
 #include <prologue/kernels/qkv_prologue/backends.h>
 #include <prologue/kernels/qkv_prologue/instances.h>
-#include <prologue/kernels/projection/finish/head.cuh>
 
 namespace prologue::cuda {
 
@@ -63,7 +62,7 @@ std::vector<KernelInstance<QkvPrologueParams>> instances_of(std::string_view way
   }
   std::vector<KernelInstance<QkvPrologueParams>> list;
   for (auto& each : possible) {
-    list.push_back({each.name, each.max_tokens, [of = std::move(each.of)](const QkvPrologueParams& p, cudaStream_t stream) {
+    list.push_back({each.name, each.max_tokens, [of = std::move(each.of)](const QkvPrologueParams& p, CUstream_st* stream) {
                       const std::optional<Launch> l = of(call_of(p));
                       return l ? l->start(*l, stream) : unsupported("qkv_prologue: this kernel cannot do the call");
                     }});

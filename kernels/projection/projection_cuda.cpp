@@ -2,7 +2,6 @@
 
 #include <prologue/kernels/projection/backends.h>
 #include <prologue/kernels/projection/instances.h>
-#include <prologue/kernels/projection/finish/output.cuh>
 
 namespace prologue::cuda {
 
@@ -44,7 +43,7 @@ std::vector<KernelInstance<ProjectionParams>> instances_of(std::string_view way,
   }
   std::vector<KernelInstance<ProjectionParams>> list;
   for (auto& each : possible) {
-    list.push_back({each.name, each.max_tokens, [of = std::move(each.of)](const ProjectionParams& p, cudaStream_t stream) {
+    list.push_back({each.name, each.max_tokens, [of = std::move(each.of)](const ProjectionParams& p, CUstream_st* stream) {
                       const std::optional<Launch> l = of(p);
                       return l ? l->start(*l, stream) : unsupported("projection: this kernel cannot do the call");
                     }});
