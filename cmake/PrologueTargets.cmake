@@ -41,7 +41,7 @@ function(prologue_compile_settings target)
     if(PROLOGUE_WERROR)
       list(APPEND _nvcc -Werror=all-warnings)
     endif()
-    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:${_nvcc}>)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:${_nvcc}> $<$<COMPILE_LANGUAGE:CXX>:-Wno-psabi>)  # as nvcc calls it
   endif()
 endfunction()
 

@@ -33,7 +33,7 @@ Status check_gpu() {
                         cudaGetErrorString(error == cudaSuccess ? cudaErrorNoDevice : error), ")");
   }
   cudaFuncAttributes attributes;
-  const cudaError_t loaded = cudaFuncGetAttributes(&attributes, probe_kernel);
+  const cudaError_t loaded = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(probe_kernel));
   cudaGetLastError();
   if (loaded == cudaErrorNoKernelImageForDevice || loaded == cudaErrorInvalidDeviceFunction ||
       loaded == cudaErrorUnsupportedPtxVersion) {

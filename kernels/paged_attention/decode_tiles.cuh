@@ -9,10 +9,9 @@
 #pragma once
 
 #include <prologue/kernels/paged_attention/attention_args.cuh>
+#include <prologue/kernels/paged_attention/attention_instances.h>
 
 namespace prologue::cuda {
-
-inline constexpr int kKeyGroup = 16;  // tiles start at multiples of it
 
 // Holds what the list has of one sequence.
 struct SequenceTiles {

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <prologue/kernels/paged_attention/attention_args.cuh>
+#include <prologue/kernels/paged_attention/attention_args.h>
 
 namespace prologue::cuda {
 

@@ -75,7 +75,8 @@ Status launch(const char* name, void (*kernel)(Params...), const LaunchShape& sh
   constexpr size_t kSharedBytesWithoutAsking = 48 * 1024;
   cudaError_t error = cudaSuccess;
   if (shape.shared_bytes > kSharedBytesWithoutAsking) {  // kept per device by the driver, and cheap beside a launch
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared_bytes));
+    error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(shape.shared_bytes));
   }
   if (error == cudaSuccess) error = cudaLaunchKernelEx(&config, kernel, args...);
   return error == cudaSuccess ? Status() : launch_failed(name, shape, error);

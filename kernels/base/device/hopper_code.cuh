@@ -24,7 +24,7 @@ int64_t hopper_multiprocessors(const KernelOf& kernel_of, int threads, int regis
   auto& answer = known[static_cast<size_t>(device->device)];
   if (answer == 0) {
     cudaFuncAttributes attributes = {};
-    if (cudaFuncGetAttributes(&attributes, kernel_of()) != cudaSuccess) {
+    if (cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel_of())) != cudaSuccess) {
       cudaGetLastError();
       return 0;
     }

@@ -3,7 +3,7 @@
 
 #include <prologue/kernels/base/device/hopper.cuh>
 #include <prologue/kernels/paged_attention/attention_args.cuh>
-#include <prologue/kernels/paged_attention/attention_instances.cuh>
+#include <prologue/kernels/paged_attention/attention_instances.h>
 #include <prologue/kernels/paged_attention/decode_parts.cuh>
 #include <prologue/kernels/paged_attention/decode_tiles.cuh>
 #include <prologue/kernels/paged_attention/wgmma_tools.cuh>

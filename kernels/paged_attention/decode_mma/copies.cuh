@@ -3,17 +3,11 @@
 
 #include <cuda_pipeline_primitives.h>
 
+#include <prologue/kernels/paged_attention/attention_instances.h>
 #include <prologue/kernels/paged_attention/decode_mma/rows.cuh>
 #include <prologue/kernels/paged_attention/decode_tiles.cuh>
 
 namespace prologue::cuda {
-
-inline constexpr int kDecodeMmaWarps = 4;
-inline constexpr int kDecodeMmaThreads = kDecodeMmaWarps * 32;
-inline constexpr int kMaxDecodeMmaStages = 4;
-// A range of so many tiles uses only two stages if one stage of all warps of an SM has at least so many bytes.
-inline constexpr int kLongRange = 32;
-inline constexpr int kEnoughInFlight = 64 << 10;
 
 // A stage of a ring has the K and V of a warp's kKeys keys of a tile.
 template <class K, class V, int kHeadDim, int kKeys>

@@ -82,12 +82,10 @@ inline bool launchable(const Extent& grid, const Extent& block, size_t shared_by
 }
 }  // namespace emulator
 
-template <class... Params>
-cudaError_t cudaFuncSetAttribute(void (*)(Params...), cudaFuncAttribute, int bytes) {
+inline cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int bytes) {
   return static_cast<size_t>(bytes) <= emulator::kMaxSharedBytes ? cudaSuccess : cudaErrorInvalidValue;
 }
-template <class... Params>
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, void (*)(Params...)) {
+inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
   *attributes = {};
   return cudaSuccess;
 }

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <span>
 
-#include <prologue/kernels/paged_attention/attention_args.cuh>
+#include <prologue/kernels/paged_attention/attention_args.h>
 
 namespace prologue::cuda {
 
@@ -24,6 +24,14 @@ struct DecodeInstance {
   int tile_rows;  // packed rows of a block
   void (*decode)(AttentionArgs);
 };
+
+inline constexpr int kKeyGroup = 16;  // decode_mma, decode_mla: tiles of keys start at multiples of it
+inline constexpr int kDecodeMmaWarps = 4;
+inline constexpr int kDecodeMmaThreads = kDecodeMmaWarps * 32;
+inline constexpr int kMaxDecodeMmaStages = 4;
+// A range of so many tiles uses only two stages if one stage of all warps of an SM has at least kEnoughInFlight bytes.
+inline constexpr int kLongRange = 32;
+inline constexpr int kEnoughInFlight = 64 << 10;
 
 struct DecodeMmaInstance {
   DType k;  // 16 bits: of q and out, too; otherwise these are any type of 16 bits

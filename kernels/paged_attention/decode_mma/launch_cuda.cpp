@@ -5,7 +5,6 @@
 #include <prologue/kernels/paged_attention/attention_launch.h>
 #include <prologue/kernels/paged_attention/decode_tiles_launch.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
-#include <prologue/kernels/paged_attention/decode_mma/kernel.cuh>
 
 namespace prologue::cuda {
 
