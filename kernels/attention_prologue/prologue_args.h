@@ -87,6 +87,11 @@ inline constexpr int kEvictFirstStores = 2;  // stores of q; not of K and V, whi
 // Says whether an instance has steps besides the rotation, or decides them at run time.
 constexpr bool has_steps(int features) { return (features & ~(kLayouts | kPerToken)) != 0; }
 
+// Says whether lanes work together: a head's are then a power of two of one warp, warps are full, and each keeps to one tensor.
+constexpr bool padded(int features) {
+  return (features & (kNorm | kComputedScales | kDerived | kCommonSteps | kFourBits | kMostSteps)) != 0;
+}
+
 enum class ScaleFrom : int32_t { nothing = 0, given, computed };
 
 // A tensor with its steps, so that a block, which mostly works on one of them, touches few lines. Members without a feature of

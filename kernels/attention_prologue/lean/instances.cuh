@@ -1,41 +1,14 @@
-// Declares the instances that ship: tables, one per element type (instances_*_cuda.cu), which are searched in order.
+// Makes an entry of the tables of instances.
 #pragma once
 
 #include <cstdint>
-#include <limits>
-#include <span>
 
-#include <prologue/kernels/attention_prologue/prologue_args.h>
+#include <prologue/kernels/attention_prologue/lean/families.h>
 #include <prologue/kernels/attention_prologue/lean/most_steps_schedule.cuh>
 #include <prologue/kernels/attention_prologue/lean/plain_schedule.cuh>
 #include <prologue/kernels/attention_prologue/lean/steps_schedule.cuh>
 
 namespace prologue::cuda {
-
-struct Instance {
-  int64_t max_tokens;
-  int vector;                // channels in one access
-  int units;                 // heads per thread
-  int threads;               // of a block, at most
-  void (*plain)(PlainArgs);  // one of the three
-  void (*lean)(LeanArgs);
-  void (*more)(MostStepsArgs);
-};
-
-// Holds what a call, or a plan, chooses: the instances of one set of features, for more and more tokens; or the general kernel.
-struct Family {
-  DType dtype;
-  int features;
-  int vector;  // the widest of its instances, among them the last
-  std::span<const Instance> instances;
-  void (*general)(GeneralArgs);
-};
-
-std::span<const Family> float32_families();
-std::span<const Family> float16_families();
-std::span<const Family> bfloat16_families();
-
-inline constexpr int64_t kAnyTokens = std::numeric_limits<int64_t>::max();
 
 template <class T, int V, int kUnits, int kHints, int kFeatures>
 Instance instance(int64_t max_tokens, int threads = 128) {

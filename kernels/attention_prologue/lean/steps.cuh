@@ -17,11 +17,6 @@ struct Bounds {
   int blocks;
 };
 
-// Says whether lanes work together: a head's are then a power of two of one warp, warps are full, and each keeps to one tensor.
-constexpr bool padded(int features) {
-  return (features & (kNorm | kComputedScales | kDerived | kCommonSteps | kFourBits | kMostSteps)) != 0;
-}
-
 // Tells the compiler that `same` is the same in all threads of a warp: shuffles after it need not find out which threads are there.
 __device__ inline bool uniform(bool same) { return __any_sync(kWholeWarp, same) != 0; }
 

@@ -4,11 +4,11 @@
 
 #include <prologue/kernels/attention_prologue/backends.h>
 #include <prologue/kernels/attention_prologue/instances.h>
+#include <prologue/kernels/attention_prologue/lean/families.h>
 #include <prologue/kernels/attention_prologue/prologue_choice.h>
 #include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/host/view_checks.h>
 #include <prologue/kernels/base/str_cat.h>
-#include <prologue/kernels/attention_prologue/lean/instances.cuh>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
 
 namespace prologue::cuda {
