@@ -2,10 +2,10 @@
 
 #include <prologue/kernels/base/str_cat.h>
 #include <prologue/kernels/projection/policy.h>
-#include <prologue/kernels/projection/finish/head_launch.cuh>
-#include <prologue/kernels/projection/finish/output_launch.cuh>
 #include <prologue/kernels/base/device/hopper_code.cuh>
 #include <prologue/kernels/base/device/tensor_map.cuh>
+#include <prologue/kernels/projection/finish/head_launch.cuh>
+#include <prologue/kernels/projection/finish/output_launch.cuh>
 #include <prologue/kernels/projection/ring/head_pairs_kernel.cuh>
 #include <prologue/kernels/projection/ring/output_kernel.cuh>
 

@@ -3,10 +3,10 @@
 
 #include <prologue/kernels/base/str_cat.h>
 #include <prologue/kernels/projection/policy.h>
-#include <prologue/kernels/projection/finish/head_launch.cuh>
-#include <prologue/kernels/projection/finish/output_launch.cuh>
 #include <prologue/kernels/base/device/hopper_code.cuh>
 #include <prologue/kernels/base/device/tensor_map.cuh>
+#include <prologue/kernels/projection/finish/head_launch.cuh>
+#include <prologue/kernels/projection/finish/output_launch.cuh>
 #include <prologue/kernels/projection/tiles/head_kernel.cuh>
 #include <prologue/kernels/projection/tiles/output_kernel.cuh>
 
