@@ -1,4 +1,4 @@
-// The CUDA backends of a build without CUDA. Only such a build compiles this file: it is in place of every .cu file.
+// The CUDA backends of a build without CUDA. Only such a build compiles this file: it is in place of every .cu and _cuda.cpp file.
 #include <prologue/kernels/attention_prologue/backends.h>
 #include <prologue/kernels/base/host/backends.h>
 #include <prologue/kernels/gemm/backends.h>

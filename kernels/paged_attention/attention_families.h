@@ -1,4 +1,4 @@
-// The families of kernels of paged attention are a folder each. A family's launch_cuda.cu says which calls the family can run and which of
+// The families of kernels of paged attention are a folder each. A family's launch says which calls the family can run and which of
 // its instances is the best for a call, and launches it:
 //
 //   decode_mla/       latent attention (V is in K) on Hopper: wgmma
@@ -7,7 +7,7 @@
 //   prefill_wgmma/    prefill on Hopper
 //   prefill/          prefill elsewhere, and any types: mma_kernel.cuh, simple_kernel.cuh
 //
-// Code of several families is beside them. Internal, for CUDA. paged_attention_cuda.cu says in which order the families are tried.
+// Code of several families is beside them. Internal, for CUDA. paged_attention_cuda.cpp says in which order the families are tried.
 #pragma once
 
 #include <cstddef>
