@@ -13,13 +13,13 @@
 // All of them derive everything from the device arrays, so a captured launch follows them; the launch is shaped by host bounds.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include <climits>
 #include <cstdint>
 
 #include <prologue/kernels/base/shared/divisor.h>
 #include <prologue/kernels/paged_attention/paged_attention.h>
+
+struct float2;  // of CUDA; its headers are not needed to name it
 
 namespace prologue::cuda {
 

@@ -16,7 +16,7 @@
 #include <span>
 #include <string>
 
-#include <prologue/kernels/paged_attention/attention_instances.h>
+#include <prologue/kernels/paged_attention/attention_instances.cuh>
 
 namespace prologue::cuda {
 

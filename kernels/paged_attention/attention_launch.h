@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include <prologue/kernels/base/divide_up.h>
-#include <prologue/kernels/paged_attention/attention_instances.h>
+#include <prologue/kernels/paged_attention/attention_instances.cuh>
 
 namespace prologue::cuda {
 

@@ -8,8 +8,8 @@
 // are read together, which is faster. Otherwise gridDim.x is 1. blockIdx.y is the range, blockIdx.x the rank among the cooperating blocks.
 #pragma once
 
-#include <prologue/kernels/paged_attention/attention_instances.h>
 #include <prologue/kernels/paged_attention/attention_args.cuh>
+#include <prologue/kernels/paged_attention/attention_instances.cuh>
 
 namespace prologue::cuda {
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <prologue/kernels/paged_attention/attention_args.h>
+#include <prologue/kernels/paged_attention/attention_instances.cuh>
 
 namespace prologue::cuda {
 

@@ -1,7 +1,7 @@
 // This file makes an entry of the decode tables.
 #pragma once
 
-#include <prologue/kernels/paged_attention/attention_instances.h>
+#include <prologue/kernels/paged_attention/attention_instances.cuh>
 #include <prologue/kernels/paged_attention/decode/kernel.cuh>
 
 namespace prologue::cuda {

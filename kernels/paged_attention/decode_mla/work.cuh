@@ -1,9 +1,9 @@
 // This file has what the warps of a block of decode_mla_kernel exchange, and the store of the output's rows.
 #pragma once
 
-#include <prologue/kernels/paged_attention/attention_instances.h>
 #include <prologue/kernels/base/device/hopper.cuh>
 #include <prologue/kernels/paged_attention/attention_args.cuh>
+#include <prologue/kernels/paged_attention/attention_instances.cuh>
 #include <prologue/kernels/paged_attention/decode_parts.cuh>
 #include <prologue/kernels/paged_attention/decode_tiles.cuh>
 #include <prologue/kernels/paged_attention/wgmma_tools.cuh>

@@ -3,7 +3,7 @@
 
 #include <cuda_pipeline_primitives.h>
 
-#include <prologue/kernels/paged_attention/attention_instances.h>
+#include <prologue/kernels/paged_attention/attention_instances.cuh>
 #include <prologue/kernels/paged_attention/decode_mma/rows.cuh>
 #include <prologue/kernels/paged_attention/decode_tiles.cuh>
 

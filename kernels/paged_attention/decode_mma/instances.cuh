@@ -1,7 +1,7 @@
 // This file makes an entry of the tables of decode_mma_kernel.
 #pragma once
 
-#include <prologue/kernels/paged_attention/attention_instances.h>
+#include <prologue/kernels/paged_attention/attention_instances.cuh>
 #include <prologue/kernels/paged_attention/decode_mma/kernel.cuh>
 
 namespace prologue::cuda {

@@ -1,7 +1,7 @@
 // This file makes an entry of the prefill tables.
 #pragma once
 
-#include <prologue/kernels/paged_attention/attention_instances.h>
+#include <prologue/kernels/paged_attention/attention_instances.cuh>
 #include <prologue/kernels/paged_attention/prefill/mma_kernel.cuh>
 #include <prologue/kernels/paged_attention/prefill/simple_kernel.cuh>
 

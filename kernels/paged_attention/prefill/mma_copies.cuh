@@ -8,8 +8,8 @@
 #include <cstddef>
 #include <type_traits>
 
-#include <prologue/kernels/paged_attention/attention_instances.h>
 #include <prologue/kernels/paged_attention/attention_args.cuh>
+#include <prologue/kernels/paged_attention/attention_instances.cuh>
 #include <prologue/kernels/paged_attention/cache_codes.cuh>
 #include <prologue/kernels/paged_attention/prefill/keys.cuh>
 #include <prologue/kernels/paged_attention/row_tile.cuh>

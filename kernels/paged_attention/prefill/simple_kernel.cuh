@@ -7,8 +7,8 @@
 
 #include <iterator>
 
-#include <prologue/kernels/paged_attention/attention_instances.h>
 #include <prologue/kernels/paged_attention/attention_args.cuh>
+#include <prologue/kernels/paged_attention/attention_instances.cuh>
 #include <prologue/kernels/paged_attention/cache_codes.cuh>
 #include <prologue/kernels/paged_attention/prefill/keys.cuh>
 #include <prologue/kernels/paged_attention/row_tile.cuh>

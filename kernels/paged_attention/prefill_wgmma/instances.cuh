@@ -1,7 +1,7 @@
 // This file makes an entry of the tables of prefill_wgmma_kernel.
 #pragma once
 
-#include <prologue/kernels/paged_attention/attention_instances.h>
+#include <prologue/kernels/paged_attention/attention_instances.cuh>
 #include <prologue/kernels/paged_attention/prefill_wgmma/kernel.cuh>
 
 namespace prologue::cuda {

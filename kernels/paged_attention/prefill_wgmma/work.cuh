@@ -1,9 +1,9 @@
 // This file finds the work of a block of prefill_wgmma_kernel, and has what its warps exchange.
 #pragma once
 
-#include <prologue/kernels/paged_attention/attention_instances.h>
 #include <prologue/kernels/base/device/hopper.cuh>
 #include <prologue/kernels/paged_attention/attention_args.cuh>
+#include <prologue/kernels/paged_attention/attention_instances.cuh>
 #include <prologue/kernels/paged_attention/row_tile.cuh>
 #include <prologue/kernels/paged_attention/wgmma_tools.cuh>
 
