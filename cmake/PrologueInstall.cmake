@@ -3,8 +3,7 @@
 include(CMakePackageConfigHelpers)
 set(PROLOGUE_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/prologue)
 
-# A program that uses the static libraries also links the CUDA libraries (prologueConfig.cmake finds them). Shared libraries link them
-# themselves.
+# A program that uses the static libraries also links the CUDA runtime (prologueConfig.cmake finds it). Shared libraries contain it.
 set(PROLOGUE_LINK_CUDA OFF)
 if(NOT BUILD_SHARED_LIBS)
   set(PROLOGUE_LINK_CUDA ${PROLOGUE_HAS_CUDA})

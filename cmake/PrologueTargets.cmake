@@ -88,7 +88,7 @@ function(prologue_library name)
     target_link_options(prologue_${name} PRIVATE LINKER:--version-script=${_exports} LINKER:--no-undefined)
     set_target_properties(prologue_${name} PROPERTIES
       LINK_DEPENDS ${_exports} VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
-      INSTALL_RPATH $ORIGIN INSTALL_RPATH_USE_LINK_PATH ON)
+      INSTALL_RPATH $ORIGIN)
   endif()
   if(PROLOGUE_INSTALL AND ARG_PUBLIC_HEADERS)
     install(TARGETS prologue_${name} EXPORT prologueTargets)

@@ -1,5 +1,3 @@
-#include <cublasLt.h>
-
 #include <algorithm>
 #include <bit>
 #include <compare>
@@ -13,6 +11,7 @@
 #include <prologue/kernels/gemm/backends.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
 #include <prologue/kernels/base/device/cuda_types.cuh>
+#include <prologue/kernels/gemm/cublaslt.cuh>
 
 namespace prologue::cuda {
 
@@ -155,15 +154,15 @@ PlanKey plan_key(const GemmParams& p) {
 int64_t workspace_bytes(bool batch_invariant) { return batch_invariant ? 16 : kGemmWorkspaceBytes; }
 
 // Whether every element of y is one sum, made by one block: no split of k.
-bool makes_whole_sums(const cublasLtMatmulAlgo_t& algorithm) {
+bool makes_whole_sums(const CublasLt& lt, const cublasLtMatmulAlgo_t& algorithm) {
   int32_t splits = 0;
   uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_MASK;
   size_t written = 0;
-  return cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &splits, sizeof splits, &written) ==
+  return lt.algorithm_attribute(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &splits, sizeof splits, &written) ==
              CUBLAS_STATUS_SUCCESS &&
          splits <= 1 &&
-         cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme,
-                                              &written) == CUBLAS_STATUS_SUCCESS &&
+         lt.algorithm_attribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme, &written) ==
+             CUBLAS_STATUS_SUCCESS &&
          scheme == CUBLASLT_REDUCTION_SCHEME_NONE;
 }
 
@@ -178,11 +177,12 @@ struct Plan {
 
 class CudaGemmContext final : public GemmContext {
  public:
-  CudaGemmContext() : GemmContext(Device::cuda) {}
+  explicit CudaGemmContext(const CublasLt& functions) : GemmContext(Device::cuda), lt(functions) {}
   ~CudaGemmContext() override {
-    if (handle != nullptr) cublasLtDestroy(handle);
+    if (handle != nullptr) lt.destroy(handle);
   }
 
+  const CublasLt lt;
   cublasLtHandle_t handle = nullptr;
   using GemmContext::workspace;  // shared by all calls: the context serves one stream at a time
   Buffer own_workspace;
@@ -190,18 +190,18 @@ class CudaGemmContext final : public GemmContext {
 };
 
 template <class... Parts>
-Status cublas_error(cublasStatus_t status, const Parts&... parts) {
+Status cublas_error(const CublasLt& lt, cublasStatus_t status, const Parts&... parts) {
   cudaGetLastError();  // cuda_launch.cuh says why
-  return device_error(parts..., ": cuBLASLt says ", cublasLtGetStatusName(status), " (", cublasLtGetStatusString(status), ")");
+  return device_error(parts..., ": cuBLASLt says ", lt.status_name(status), " (", lt.status_string(status), ")");
 }
 
 // Describes the product as cuBLASLt sees it: its matrices are column-major, so y^T [n, m] = weight^T-of-[k, n] times x^T [k, m].
 class Problem {
  public:
-  static Result<Problem> make(const GemmParams& p, int64_t m) {
+  static Result<Problem> make(const CublasLt& lt, const GemmParams& p, int64_t m) {
     Problem problem;
-    const cublasStatus_t status = problem.describe(p, m);
-    if (status != CUBLAS_STATUS_SUCCESS) return cublas_error(status, "gemm: describing m, n, k = ", m, ", ", p.n, ", ", p.k);
+    const cublasStatus_t status = problem.describe(lt, p, m);
+    if (status != CUBLAS_STATUS_SUCCESS) return cublas_error(lt, status, "gemm: describing m, n, k = ", m, ", ", p.n, ", ", p.k);
     return problem;
   }
 
@@ -209,9 +209,9 @@ class Problem {
   template <class F>
   Algorithm choose(CudaGemmContext& context, const PlanKey& key, const F& suits) {
     cublasLtMatmulPreferenceOpaque_t preference;
-    cublasLtMatmulPreferenceInit(&preference);
+    context.lt.init_preference(&preference, sizeof preference);
     const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-      cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof value);
+      context.lt.set_preference(&preference, attribute, &value, sizeof value);
     };
     set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_bytes(key.batch_invariant)));
     // Partial sums stay float32, so y is rounded once.
@@ -223,8 +223,8 @@ class Problem {
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.y_alignment);
     cublasLtMatmulHeuristicResult_t found[8];
     int count = 0;
-    if (cublasLtMatmulAlgoGetHeuristic(context.handle, &operation_, &weight_, &x_, &y_, &y_, &preference, std::size(found), found,
-                                       &count) != CUBLAS_STATUS_SUCCESS) {
+    if (context.lt.heuristic(context.handle, &operation_, &weight_, &x_, &y_, &y_, &preference, std::size(found), found,
+                             &count) != CUBLAS_STATUS_SUCCESS) {
       return {};
     }
     const auto first = std::find_if(
@@ -239,7 +239,7 @@ class Problem {
 
   bool accepts(CudaGemmContext& context, const cublasLtMatmulAlgo_t& algorithm, bool batch_invariant) {
     cublasLtMatmulHeuristicResult_t result;
-    return cublasLtMatmulAlgoCheck(context.handle, &operation_, &weight_, &x_, &y_, &y_, &algorithm, &result) ==
+    return context.lt.check_algorithm(context.handle, &operation_, &weight_, &x_, &y_, &y_, &algorithm, &result) ==
                CUBLAS_STATUS_SUCCESS &&
            result.workspaceSize <= static_cast<size_t>(workspace_bytes(batch_invariant));
   }
@@ -248,19 +248,19 @@ class Problem {
     const float one = 1.0f;
     const float zero = 0.0f;
     const cublasStatus_t status =
-        cublasLtMatmul(context.handle, &operation_, &one, p.weight, &weight_, p.x, &x_, &zero, p.y, &y_, p.y, &y_, &algorithm,
-                       context.workspace(), static_cast<size_t>(workspace_bytes(p.batch_invariant)), stream);
+        context.lt.matmul(context.handle, &operation_, &one, p.weight, &weight_, p.x, &x_, &zero, p.y, &y_, p.y, &y_, &algorithm,
+                          context.workspace(), static_cast<size_t>(workspace_bytes(p.batch_invariant)), stream);
     if (status == CUBLAS_STATUS_SUCCESS) return {};
-    return cublas_error(status, "gemm: m, n, k = ", p.m, ", ", p.n, ", ", p.k, ", ", dtype_name(p.dtype), " to ",
+    return cublas_error(context.lt, status, "gemm: m, n, k = ", p.m, ", ", p.n, ", ", p.k, ", ", dtype_name(p.dtype), " to ",
                         dtype_name(p.y_dtype));
   }
 
  private:
-  cublasStatus_t describe(const GemmParams& p, int64_t m) {
-    cublasStatus_t status = cublasLtMatmulDescInit(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+  cublasStatus_t describe(const CublasLt& lt, const GemmParams& p, int64_t m) {
+    cublasStatus_t status = lt.init_operation(&operation_, sizeof operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
       if (status != CUBLAS_STATUS_SUCCESS) return;
-      status = cublasLtMatmulDescSetAttribute(&operation_, attribute, &value, sizeof value);
+      status = lt.set_operation(&operation_, attribute, &value, sizeof value);
     };
     set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
     if (bias_in_epilogue(p)) {
@@ -269,8 +269,8 @@ class Problem {
     }
     const auto lay_out = [&](cublasLtMatrixLayoutOpaque_t& layout, DType type, int64_t rows, int64_t columns, int64_t stride) {
       if (status != CUBLAS_STATUS_SUCCESS) return;
-      status =
-          cublasLtMatrixLayoutInit(&layout, cuda_type(type), static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), stride);
+      status = lt.init_layout(&layout, sizeof layout, cuda_type(type), static_cast<uint64_t>(rows),
+                              static_cast<uint64_t>(columns), stride);
     };
     lay_out(weight_, p.dtype, p.k, p.n, p.k);
     lay_out(x_, p.dtype, p.k, m, p.x_stride);
@@ -288,12 +288,12 @@ class Problem {
 Result<Algorithm> choose_for_every_m(CudaGemmContext& context, const GemmParams& p, const PlanKey& key) {
   std::vector<Problem> samples;
   for (const int64_t m : {1, 2, 3, 4, 5, 8, 15, 16, 17, 31, 32, 33, 64, 65, 127, 128, 256, 511, 1000, 4096, 32768}) {
-    PROLOGUE_ASSIGN_OR_RETURN(const Problem sample, Problem::make(p, m));
+    PROLOGUE_ASSIGN_OR_RETURN(const Problem sample, Problem::make(context.lt, p, m));
     samples.push_back(sample);
   }
-  PROLOGUE_ASSIGN_OR_RETURN(Problem representative, Problem::make(p, key.m_bucket));
+  PROLOGUE_ASSIGN_OR_RETURN(Problem representative, Problem::make(context.lt, p, key.m_bucket));
   return representative.choose(context, key, [&](const cublasLtMatmulAlgo_t& algorithm) {
-    return makes_whole_sums(algorithm) &&
+    return makes_whole_sums(context.lt, algorithm) &&
            std::all_of(samples.begin(), samples.end(), [&](Problem& sample) { return sample.accepts(context, algorithm, true); });
   });
 }
@@ -309,7 +309,7 @@ Result<Algorithm> algorithm_for(CudaGemmContext& context, const GemmParams& p, P
     if (p.batch_invariant) {
       PROLOGUE_ASSIGN_OR_RETURN(chosen, choose_for_every_m(context, p, key));
     } else {
-      PROLOGUE_ASSIGN_OR_RETURN(Problem representative, Problem::make(p, key.m_bucket));
+      PROLOGUE_ASSIGN_OR_RETURN(Problem representative, Problem::make(context.lt, p, key.m_bucket));
       chosen = representative.choose(context, key);
     }
     found = context.plans.emplace(key, Plan{chosen, 0, {}}).first;
@@ -337,9 +337,10 @@ Status run_plain(const GemmParams& p, cudaStream_t stream) {
 
 Result<std::unique_ptr<GemmContext>> create_gemm_context(bool own_workspace) {
   PROLOGUE_RETURN_IF_ERROR(check_gpu());
-  auto context = std::make_unique<CudaGemmContext>();
-  const cublasStatus_t status = cublasLtCreate(&context->handle);
-  if (status != CUBLAS_STATUS_SUCCESS) return cublas_error(status, "gemm: creating the cuBLASLt handle");
+  PROLOGUE_ASSIGN_OR_RETURN(const CublasLt lt, cublaslt());
+  auto context = std::make_unique<CudaGemmContext>(lt);
+  const cublasStatus_t status = lt.create(&context->handle);
+  if (status != CUBLAS_STATUS_SUCCESS) return cublas_error(lt, status, "gemm: creating the cuBLASLt handle");
   if (own_workspace) {
     PROLOGUE_ASSIGN_OR_RETURN(context->own_workspace, Buffer::allocate(Device::cuda, kGemmWorkspaceBytes));
     context->set_workspace(context->own_workspace.data());
@@ -350,7 +351,7 @@ Result<std::unique_ptr<GemmContext>> create_gemm_context(bool own_workspace) {
 Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution) {
   if (needs_plain_kernel(params)) return run_plain(params, execution.stream);
   auto& cuda_context = static_cast<CudaGemmContext&>(context);
-  PROLOGUE_ASSIGN_OR_RETURN(Problem problem, Problem::make(params, params.m));
+  PROLOGUE_ASSIGN_OR_RETURN(Problem problem, Problem::make(cuda_context.lt, params, params.m));
   PROLOGUE_ASSIGN_OR_RETURN(const Algorithm algorithm, algorithm_for(cuda_context, params, problem));
   if (!algorithm) return run_plain(params, execution.stream);
   PROLOGUE_RETURN_IF_ERROR(problem.run(cuda_context, params, *algorithm, execution.stream));

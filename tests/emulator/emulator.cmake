@@ -5,13 +5,12 @@ target_compile_definitions(prologue_emulator INTERFACE PROLOGUE_CUDA_EMULATED=1 
 target_include_directories(prologue_emulator PUBLIC ${CMAKE_CURRENT_LIST_DIR}/include)
 prologue_compile_settings(prologue_emulator)
 add_library(CUDA::cudart_static ALIAS prologue_emulator)
-add_library(CUDA::cublasLt ALIAS prologue_emulator)
 
 # Takes out what needs cuBLASLt, and lets the C++ compiler compile the rest.
 set(PROLOGUE_EMULATOR_DIR ${CMAKE_CURRENT_LIST_DIR})
 function(prologue_emulated_sources list)
   set(_sources ${${list}})
-  list(FILTER _sources EXCLUDE REGEX /gemm_cuda\.cu$)
+  list(FILTER _sources EXCLUDE REGEX /gemm/[a-z]+_cuda\.cu$)
   # -O1: hundreds of instances, and tests that are small. It also keeps GCC 12 from its SLP vectoriser, which makes vfmaddsub
   # of separate products and sums in spite of -ffp-contract=off.
   set_source_files_properties(${_sources} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS

@@ -87,6 +87,15 @@ std::string without_controls(const std::string& text) {
   return shown;
 }
 
+// cuBLASLt takes 0.08 s to load: it is opened when a GPU multiplies.
+TEST(Generate, LinksNoCublasLt) {
+  const std::string out = temp("out");
+  ASSERT_EQ(std::system(("LD_TRACE_LOADED_OBJECTS=1 " PROLOGUE_GENERATE " >" + out).c_str()), 0);
+  const std::string libraries = read_file(out);
+  EXPECT_NE(libraries.find("libstdc++"), std::string::npos) << libraries;
+  EXPECT_EQ(libraries.find("cublas"), std::string::npos) << libraries;
+}
+
 TEST(Generate, QuietPrintsTheTextAlone) {
   const Outcome run = generate_with_model("--prompt hello --max-tokens 5 --ignore-eos --quiet");
   EXPECT_EQ(run.exit_code, 0) << run.err;
