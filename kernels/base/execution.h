@@ -24,8 +24,6 @@ struct Execution {
 PROLOGUE_API bool built_with_cuda();
 
 // Returns the error of an operation whose backend is not in this build.
-inline Status cuda_not_built(const char* operation) {
-  return unsupported(operation, ": device is cuda, but this library was built without CUDA");
-}
+PROLOGUE_API Status cuda_not_built(const char* operation);
 
 }  // namespace prologue

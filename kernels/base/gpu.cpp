@@ -4,6 +4,10 @@
 
 namespace prologue {
 
+Status cuda_not_built(const char* operation) {
+  return unsupported(operation, ": device is cuda, but this library was built without CUDA");
+}
+
 Status check_gpu() { return cuda::check_gpu(); }
 Result<std::string> gpu_name() {
   return catch_out_of_memory([] { return cuda::gpu_name(); });
