@@ -62,9 +62,9 @@ struct LaunchShape {
 // Makes the error of a launch that failed.
 Status launch_failed(const char* name, const LaunchShape& shape, cudaError_t error);
 
-// launch("norm", kernel, {grid, block}, stream, args...): arguments must have exactly the kernel's parameter types.
-template <class... Params>
-Status launch(const char* name, void (*kernel)(Params...), const LaunchShape& shape, cudaStream_t stream, Params... args) {
+// Launches a kernel, of whichever type, by enqueue(config).
+template <class Kernel, class Enqueue>
+Status launch_by(const Enqueue& enqueue, const char* name, Kernel kernel, const LaunchShape& shape, cudaStream_t stream) {
   cudaLaunchConfig_t config = {};
   config.gridDim = shape.grid;
   config.blockDim = shape.block;
@@ -78,8 +78,25 @@ Status launch(const char* name, void (*kernel)(Params...), const LaunchShape& sh
     error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  static_cast<int>(shape.shared_bytes));
   }
-  if (error == cudaSuccess) error = cudaLaunchKernelEx(&config, kernel, args...);
+  if (error == cudaSuccess) error = enqueue(config);
   return error == cudaSuccess ? Status() : launch_failed(name, shape, error);
+}
+
+// launch("norm", kernel, {grid, block}, stream, args...): arguments must have exactly the kernel's parameter types.
+template <class... Params>
+Status launch(const char* name, void (*kernel)(Params...), const LaunchShape& shape, cudaStream_t stream, Params... args) {
+  const auto enqueue = [&](const cudaLaunchConfig_t& config) { return cudaLaunchKernelEx(&config, kernel, args...); };
+  return launch_by(enqueue, name, kernel, shape, stream);
+}
+
+// The same for a kernel that compile() returned (base/compile/compiler.h). Nothing checks the types of its arguments.
+template <class... Args>
+Status launch(const char* name, const void* kernel, const LaunchShape& shape, cudaStream_t stream, Args... args) {
+  const auto enqueue = [&](const cudaLaunchConfig_t& config) {
+    void* addresses[] = {&args...};
+    return cudaLaunchKernelExC(&config, kernel, addresses);
+  };
+  return launch_by(enqueue, name, kernel, shape, stream);
 }
 
 }  // namespace prologue::cuda

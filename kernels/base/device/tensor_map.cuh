@@ -7,20 +7,15 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include <prologue/kernels/base/device/driver_function.cuh>
+
 namespace prologue::cuda {
 
-// Returns the tensor-map encoder of the driver, which is not linked, or null if the driver has none.
+// Returns the tensor-map encoder of the driver, or null if the driver has none.
 using EncodeTensorMap = decltype(&cuTensorMapEncodeTiled);
 inline EncodeTensorMap encode_tensor_map() {
-  static const EncodeTensorMap function = [] {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-    constexpr unsigned kSince = 12000;
-    const cudaError_t error =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, kSince, cudaEnableDefault, &result);
-    if (error != cudaSuccess) cudaGetLastError();
-    return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<EncodeTensorMap>(found) : nullptr;
-  }();
+  constexpr unsigned kSince = 12000;
+  static const auto function = driver_function<EncodeTensorMap>("cuTensorMapEncodeTiled", kSince);
   return function;
 }
 

@@ -85,6 +85,9 @@ inline bool launchable(const Extent& grid, const Extent& block, size_t shared_by
 inline cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int bytes) {
   return static_cast<size_t>(bytes) <= emulator::kMaxSharedBytes ? cudaSuccess : cudaErrorInvalidValue;
 }
+// A kernel that was compiled on demand is machine code of a GPU.
+inline cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void*, void**) { return cudaErrorInvalidDeviceFunction; }
+
 inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
   *attributes = {};
   return cudaSuccess;
