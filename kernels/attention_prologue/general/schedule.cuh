@@ -207,7 +207,7 @@ struct GeneralSteps : NoSteps<T, V> {
 template <class T, int V>
 __device__ inline void store_as_dtype(char* to, const UnitValues<V>& values, const GeneralSteps<T, V>& steps, bool zero) {
   Unit<T, V> unit = steps.changes() ? narrow<T, V>(values) : steps.data;
-  if (zero) unit = {};
+  if (zero) unit = Unit<T, V>();
   store_unit<false, T, V>(to, steps.place, unit);
 }
 

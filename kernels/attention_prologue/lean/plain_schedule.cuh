@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(256, kUnits > 1 ? 4 : 1) plain_prologue_kernel
       rotate<V>(values, angles, (kFeatures & kLayouts) != 0 ? p.layout.style : RopeStyle::neox);
       data[n] = narrow<T, V>(values);
     }
-    if (token.zero) data[n] = {};
+    if (token.zero) data[n] = Unit<T, V>();
     if (kHintedStores && is_q) {
       store_unit<true, T, V>(to, place, data[n]);
     } else {

@@ -38,7 +38,7 @@ struct LeanStore {
   // `kEvictFirst` applies to q only.
   template <bool kEvictFirst, class T, int V>
   __device__ void store(int n, Unit<T, V> unit) const {
-    if (zero) unit = {};
+    if (zero) unit = Unit<T, V>();
     if (!stores(n)) return;
     if (kEvictFirst && is_q) {
       store_unit<true, T, V>(row(n), place, unit);

@@ -20,7 +20,7 @@ struct KernelSource {
 };
 
 // Returns the kernel for the current device, for launch() in cuda_launch.cuh. It is good for the life of the process. Threads that ask for the
-// same kernel wait for one compilation. Allocates nothing on the device; not while a stream of this thread is being captured.
+// same kernel wait for one compilation. Not to be called while a stream of this thread is captured.
 PROLOGUE_API Result<const void*> compile(const KernelSource& source);
 
 // Returns machine code for an architecture, for example "sm_90a". Needs no GPU.

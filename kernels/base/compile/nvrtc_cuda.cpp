@@ -114,7 +114,7 @@ Result<std::string> architecture_for(const Nvrtc& nvrtc, int major, int minor) {
 
 const std::vector<const char*>& compiler_options() {
   // For floating point NVRTC has the defaults of nvcc, and the build changes none, so the bits are the same. A function that is marked neither
-  // __host__ nor __device__ is taken for the device's: headers have both.
+  // __host__ nor __device__ counts as a __device__ one: the headers have functions of the host, too, and no kernel calls them.
   static const std::vector<const char*> options = {"--std=c++20", "--device-as-default-execution-space", "--device-int128"};
   return options;
 }

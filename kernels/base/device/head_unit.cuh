@@ -384,7 +384,7 @@ template <int V>
 __device__ inline UnitBytes<V> quantise(UnitValues<V> values, float reciprocal, DType type) {
   multiply<V>(values, reciprocal);
   UnitBytes<V> bytes = to_8_bits<V>(values, type);
-  if (reciprocal == 0.0f) bytes = {};
+  if (reciprocal == 0.0f) bytes = UnitBytes<V>();
   return bytes;
 }
 
@@ -412,7 +412,7 @@ __device__ inline void store_unit_4(void* head, const UnitChannels& place, const
     Bytes<V / 2> bytes = {};
 #pragma unroll
     for (int i = 0; i < V; ++i) bytes.words[0] |= code(x[i]) << (4 * i);
-    if (by.reciprocal == 0.0f) bytes = {};
+    if (by.reciprocal == 0.0f) bytes = Bytes<V / 2>();
     return bytes;
   };
   char* to = static_cast<char*>(head);
