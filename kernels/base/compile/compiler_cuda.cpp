@@ -17,8 +17,8 @@ namespace {
 
 std::atomic<int64_t> compilations = 0;
 
-// Loads machine code: cuLibraryLoadData and cuLibraryGetKernel, which drivers have since CUDA 12.0. A library belongs to no device: its kernels
-// run on every device that can run the code.
+// Loads machine code: cuLibraryLoadData and cuLibraryGetKernel, which drivers have since CUDA 12.0. A library belongs to no device: its
+// kernels run on every device that can run the code.
 struct Loader {
   int (*load)(void** library, const void* code, void* options, void* option_values, unsigned num_options, void* library_options,
               void* library_option_values, unsigned num_library_options) = nullptr;

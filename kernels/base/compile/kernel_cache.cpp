@@ -124,9 +124,10 @@ std::optional<CompiledKernel> find_kernel(const std::string& folder, const std::
       std::memcmp(header.magic, expected.magic, sizeof header.magic) != 0 || header.key_bytes != key.size()) {
     return std::nullopt;
   }
-  // Sizes that the file does not have are never allocated.
+  // Sizes that the file does not have are never allocated, nor those that no kernel has.
+  constexpr uint64_t kMost = uint64_t{1} << 28;
   const uint64_t rest = fs::file_size(path, error) - sizeof header;
-  if (error || header.symbol_bytes > rest || header.cubin_bytes > rest ||
+  if (error || rest > kMost || header.symbol_bytes > rest || header.cubin_bytes > rest ||
       header.key_bytes + header.symbol_bytes + header.cubin_bytes != rest) {
     return std::nullopt;
   }
