@@ -157,7 +157,7 @@ TEST_F(Compile, WithoutADriverItSaysSo) {
 // Two threads ask for the same kernel, and get the same; it runs, also from a captured graph.
 TEST_F(Compile, RunsOnTheGpu) {
   if (!check_gpu().ok()) GTEST_SKIP() << check_gpu().message();
-  ASSERT_TRUE(compiler_available()) << check_compiler().message();
+  if (!compiler_available()) GTEST_SKIP() << check_compiler().message();
   const KernelSource source = {
       "#include <prologue/kernels/base/device/cuda_types.cuh>\n"
       "template <class T> __global__ void scale_all(T* x, float by, int count) {\n"
