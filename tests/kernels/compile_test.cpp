@@ -13,6 +13,7 @@
 
 #include <prologue/kernels/base/captured_graph.h>
 #include <prologue/kernels/base/compile/compiler.h>
+#include <prologue/kernels/base/compile/nvrtc.h>
 #include <prologue/kernels/base/dtype.h>
 #include <prologue/kernels/base/gpu.h>
 #include <prologue/kernels/base/memory.h>
@@ -202,6 +203,28 @@ TEST_F(Compile, RunsOnTheGpu) {
   const Status wrong = launch("scale_all", kernels[0], {dim3(4), dim3(2000)}, gpu.stream, buffer->data(), 3.0f, int{999});
   EXPECT_NE(wrong.message().find("launching scale_all with a grid of 4 x 1 x 1 blocks of 2000 threads"), std::string::npos)
       << wrong.message();
+}
+
+TEST(CompileArchitecture, IsTheNearestThatRunsOnTheGpu) {
+  Nvrtc nvrtc = {};
+  nvrtc.version = [](int* major, int* minor) { return *major = 12, *minor = 8, 0; };
+  nvrtc.num_supported_archs = [](int* count) { return *count = 6, 0; };
+  nvrtc.supported_archs = [](int* archs) {
+    for (const int arch : {75, 80, 86, 90, 100, 120}) *archs++ = arch;
+    return 0;
+  };
+  const auto for_gpu = [&](int major, int minor) {
+    const Result<std::string> found = architecture_for(nvrtc, major, minor);
+    return found.ok() ? *found : found.status().message();
+  };
+  EXPECT_EQ(for_gpu(8, 0), "sm_80");
+  EXPECT_EQ(for_gpu(8, 9), "sm_86");
+  EXPECT_EQ(for_gpu(9, 0), "sm_90a");
+  EXPECT_EQ(for_gpu(10, 0), "sm_100");
+  EXPECT_EQ(for_gpu(10, 3), "sm_100");
+  EXPECT_EQ(for_gpu(12, 1), "sm_120");
+  EXPECT_EQ(for_gpu(11, 0), "compiling kernels: NVRTC 12.8 does not know the GPU's compute capability, 11.0");
+  EXPECT_EQ(for_gpu(7, 0), "compiling kernels: NVRTC 12.8 does not know the GPU's compute capability, 7.0");
 }
 
 // NVRTC is searched for once in a process: another one must look.

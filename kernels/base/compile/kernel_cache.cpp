@@ -140,11 +140,11 @@ std::optional<CompiledKernel> find_kernel(const std::string& folder, const std::
         std::pair(kernel.cubin.data(), kernel.cubin.size())}) {
     if (!file.read(data, static_cast<std::streamsize>(size))) return std::nullopt;
   }
-  if (found_key != key) return std::nullopt;
   FileHeader sealed;
-  const std::string same = contents_of(key, kernel);
+  const std::string same = contents_of(found_key, kernel);
   std::memcpy(&sealed, same.data(), sizeof sealed);
   if (sealed.checksum != header.checksum) return std::nullopt;
+  if (found_key != key) return std::nullopt;
   ::utimensat(AT_FDCWD, path.c_str(), nullptr, 0);  // it was used now
   return kernel;
 }

@@ -38,7 +38,7 @@ std::string version_of(const Nvrtc& nvrtc);
 
 // Returns the architecture that `nvrtc` compiles for, for a GPU of this compute capability: the nearest that it knows of the same major version,
 // whose code such a GPU runs.
-Result<std::string> architecture_for(const Nvrtc& nvrtc, int major, int minor);
+PROLOGUE_API Result<std::string> architecture_for(const Nvrtc& nvrtc, int major, int minor);
 
 // Returns the options of every compilation but the architecture.
 const std::vector<const char*>& compiler_options();
