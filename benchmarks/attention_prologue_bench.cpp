@@ -128,10 +128,100 @@ int64_t identity_past_table(AttentionPrologueParams& p, bench::Setup&) {
   p.rope.past_table = PastTable::identity;
   return 0;
 }
-// This is one of the calls that are left to the general kernel.
+// No instance that ships has what follows: a call runs in the general kernel, a plan in a kernel that is made for it.
 int64_t narrow_table(AttentionPrologueParams& p, bench::Setup& setup) {
   const int64_t rows = p.rope.max_position;
   set_cos_sin_table(p.rope, setup.shared(rows * p.rope.rotary_dim * 2, DType::bf16), DType::bf16, rows);
+  return 0;
+}
+int64_t two_narrow_tables(AttentionPrologueParams& p, bench::Setup& setup) {
+  const int64_t rows = p.rope.max_position, columns = p.rope.rotary_dim / 2;
+  const auto table = [&] { return setup.shared(rows * columns * 2, DType::f16); };
+  set_cos_and_sin(p.rope, table(), table(), DType::f16, rows, columns, RopeWidth::half);
+  return 0;
+}
+int64_t two_tables(AttentionPrologueParams& p, bench::Setup& setup) {
+  const int64_t rows = p.rope.max_position, columns = p.rope.rotary_dim / 2;
+  const auto table = [&] { return setup.shared(rows * columns * 4, DType::f32); };
+  set_cos_and_sin(p.rope, table(), table(), DType::f32, rows, columns, RopeWidth::half);
+  return 0;
+}
+int64_t fewer_slots(AttentionPrologueParams& p, bench::Setup&) {
+  if (p.num_tokens > 1) p.places.slot_mapping_len = p.num_tokens - 1;
+  return 0;
+}
+// The pages of make_problem()'s rows, as a list.
+int64_t listed_pages(AttentionPrologueParams& p, bench::Setup& setup) {
+  PageTable& table = p.places.page_table;
+  std::vector<int32_t> begins;
+  for (int64_t s = 0; s <= p.places.num_seqs; ++s) begins.push_back(static_cast<int32_t>(s * table.max_pages_per_seq));
+  table.num_kv_indices = begins.back();
+  table.kv_indptr = setup.values(begins);
+  table.kv_indices = table.block_table;
+  table.block_table = nullptr;
+  table.block_table_stride = table.max_pages_per_seq = 0;
+  return 0;
+}
+int64_t last_page_lengths(AttentionPrologueParams& p, bench::Setup& setup) {
+  const auto length = static_cast<int32_t>((p.num_tokens / p.places.num_seqs + 5 - 1) % p.cache.page_size + 1);
+  p.places.page_table.kv_last_page_len = setup.values(std::vector<int32_t>(static_cast<size_t>(p.places.num_seqs), length));
+  p.places.cache_lens = nullptr;
+  return listed_pages(p, setup);
+}
+int64_t offsets(AttentionPrologueParams& p, bench::Setup& setup) {
+  p.places.position_offsets = index_view(setup.values(std::vector<int64_t>(static_cast<size_t>(p.places.num_seqs), -3)));
+  p.places.position_offset_per_seq = 1;
+  return 0;
+}
+int64_t slots_alone(AttentionPrologueParams& p, bench::Setup& setup) {
+  std::vector<int64_t> positions;
+  for (int64_t t = 0; t < p.num_tokens; ++t) positions.push_back((t + 5) % p.rope.max_position);
+  p.places.positions = index_view(setup.values(positions));
+  return 0;
+}
+int64_t rope_apart(AttentionPrologueParams& p, bench::Setup& setup) {
+  const auto apart = [&](int64_t heads) {
+    const int64_t row = heads * p.rope.rotary_dim;
+    return HeadsView{setup.shared(p.num_tokens * row * dtype_size(p.dtype), p.dtype), row, p.rope.rotary_dim};
+  };
+  p.q_rope = apart(p.num_q_heads), p.k_rope = apart(p.num_kv_heads);
+  return 0;
+}
+int64_t one_k_rope(AttentionPrologueParams& p, bench::Setup& setup) {
+  rope_apart(p, setup);
+  p.k_rope = {setup.shared(p.num_tokens * p.rope.rotary_dim * dtype_size(p.dtype), p.dtype), p.rope.rotary_dim, 0};
+  return 0;
+}
+int64_t from_inv_freq(AttentionPrologueParams& p, bench::Setup& setup) {
+  std::vector<float> inv_freq;
+  for (int64_t i = 0; i < p.rope.rotary_dim / 2; ++i) {
+    inv_freq.push_back(
+        static_cast<float>(std::pow(500000.0, -2.0 * static_cast<double>(i) / static_cast<double>(p.rope.rotary_dim))));
+  }
+  p.rope.source = RopeSource::inv_freq;
+  p.rope.type = DType::f32;
+  p.rope.width = RopeWidth::unset;
+  p.rope.cos = p.rope.sin = {};
+  p.rope.inv_freq = setup.values(inv_freq);
+  p.rope.max_position = 1 << 20;
+  return 0;
+}
+int64_t two_blocks(AttentionPrologueParams& p, bench::Setup& setup) {
+  const int64_t rows = p.rope.max_position;
+  set_cos_and_sin(p.rope, setup.shared(rows * 32 * 4, DType::f32), setup.shared(rows * 32 * 4, DType::f32), DType::f32, rows, 32,
+                  RopeWidth::half);
+  std::vector<int64_t> positions;
+  for (int64_t t = 0; t < 2 * p.num_tokens; ++t) positions.push_back((t + 5) % p.rope.max_position);
+  p.places.positions = index_view(setup.values(positions));
+  p.places.position_axis_stride = p.num_tokens;
+  p.rope.num_axes = p.rope.num_blocks = 2;
+  return 0;
+}
+int64_t odd_strides(AttentionPrologueParams& p, bench::Setup& setup) {
+  PageStrides& k = p.cache.k.strides;
+  k.token += 1, k.page = p.cache.page_size * k.token;
+  p.cache.v.strides = k;
+  for (PagedHeads* side : {&p.cache.k, &p.cache.v}) side->data = setup.shared(p.cache.num_pages * k.page * 2, p.dtype);
   return 0;
 }
 
@@ -206,7 +296,24 @@ const Shape kShapes[] = {
     {.name = "norm per step", .more = norm_per_step},
     {.name = "Hadamard 64, int8 computed", .cache = DType::int8, .scaling = KvScaling::token_head, .more = rotated_k},
     {.name = "identity past the table", .more = identity_past_table},
-    {.name = "general: table in bfloat16", .more = narrow_table},
+    {.name = "table in bfloat16", .more = narrow_table},
+    {.name = "two tables in float16", .more = two_narrow_tables},
+    {.name = "two tables in float32", .more = two_tables},
+    {.name = "short slot_mapping", .more = fewer_slots},
+    {.name = "derived, CSR", .derived = true, .more = listed_pages},
+    {.name = "derived, CSR and last pages", .derived = true, .more = last_page_lengths},
+    {.name = "derived, offsets", .derived = true, .more = offsets},
+    {.name = "derived slots alone", .derived = true, .more = slots_alone},
+    {.name = "rope apart, 64 of 128", .rotary_dim = 64, .more = rope_apart},
+    {.name = "rope apart, one k_rope", .rotary_dim = 64, .more = one_k_rope},
+    {.name = "inv_freq", .more = from_inv_freq},
+    {.name = "mrope, inv_freq", .mrope = true, .more = from_inv_freq},
+    {.name = "float16 cache", .cache = DType::f16},
+    {.name = "float32, bfloat16 cache", .dtype = DType::f32, .cache = DType::bf16},
+    {.name = "blocks of 2-D pairs", .more = two_blocks},
+    {.name = "odd strides of the cache", .more = odd_strides},
+    {.name = "rotary 2 of 128", .rotary_dim = 2},
+    {.name = "head_dim 46", .head_dim = 46, .rotary_dim = 46},
     {.name = "bias, fp8", .bias = true, .cache = DType::fp8_e4m3, .scaling = KvScaling::tensor},
     {.name = "norm, fp8", .norm = true, .cache = DType::fp8_e4m3, .scaling = KvScaling::tensor},
     {.name = "norm, int8 computed", .norm = true, .cache = DType::int8, .scaling = KvScaling::token_head},
@@ -439,7 +546,9 @@ void run_every_instance(bench::Bench& bench, const Shape& shape, int64_t num_tok
     point_at(p, problem, 0);
     bool chosen = false;
     std::vector<bench::NamedCase> cases;
-    for (const auto& instance : cuda::instances_of(p, true)) {
+    auto instances = cuda::instances_of(p, true);
+    for (auto& instance : cuda::described_instances_of(p)) instances.push_back(std::move(instance));
+    for (const auto& instance : instances) {
       const bool is_chosen = !chosen && num_tokens <= instance.max_tokens;
       chosen = chosen || is_chosen;
       const auto run = [=](const Execution& execution, int64_t rotation) mutable {
@@ -497,6 +606,27 @@ int main(int argc, char** argv) {
                              return attention_prologue(p, execution);
                            },
                            0.0, "unfused " + row};
+      });
+    }
+  }
+
+  // The same by a plan, whose kernel may be made for the call.
+  for (const Shape& shape : kShapes) {
+    for (const int64_t num_tokens : shape.all_sizes ? all : few) {
+      if (shape.cold && num_tokens > 64) continue;
+      const std::string row = str_cat(shape.name, " T=", num_tokens);
+      bench.run("planned " + row, [&](bench::Setup& setup) {
+        const Problem problem = make_problem(shape, num_tokens, setup);
+        AttentionPrologueParams p = problem.params;
+        point_at(p, problem, 0);
+        const Result<AttentionProloguePlan> plan = AttentionProloguePlan::create(p, num_tokens, setup.execution());
+        return bench::Case{problem.bytes,
+                           [=](const Execution& execution, int64_t rotation) mutable {
+                             if (!plan.ok()) return plan.status();
+                             point_at(p, problem, rotation);
+                             return plan->run(p, execution);
+                           },
+                           0.0, "fused " + row};
       });
     }
   }

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include <prologue/kernels/attention_prologue/backends.h>
+#include <prologue/kernels/attention_prologue/described/families.h>
 #include <prologue/kernels/attention_prologue/instances.h>
 #include <prologue/kernels/attention_prologue/lean/families.h>
 #include <prologue/kernels/attention_prologue/prologue_choice.h>
@@ -30,9 +31,16 @@ struct Rows {
   int64_t blocks;
 };
 
+// What an instance says about it.
+struct RowsOfThreads {
+  int threads;  // of a block, at most
+  int units;    // heads of a thread
+  bool apart;   // they are far apart
+};
+
 // If `over_token`, the first block holds all heads of q and k.
 template <class Args>
-Rows place_rows(const Instance& instance, bool pads, bool over_token, int64_t lanes, Args& args) {
+Rows place_rows(const RowsOfThreads& instance, bool pads, bool over_token, int64_t lanes, Args& args) {
   const int64_t max_rows = std::max<int64_t>(instance.threads / lanes, 1);
   const int64_t heads[3] = {args.tensors[0].heads, args.tensors[1].heads, args.tensors[2].heads};
   // Rows past the last head, which come from rounding up, read the last head of the last tensor and store nothing. That tensor
@@ -49,7 +57,7 @@ Rows place_rows(const Instance& instance, bool pads, bool over_token, int64_t la
     if (pads) rows = fill_warps(rows, lanes);
     return {rows, begin_at([&](int64_t n) { return divide_up(n, rows); })};
   }
-  if (instance.plain != nullptr) {
+  if (instance.apart) {
     const int64_t all = heads[0] + heads[1] + heads[2], blocks = divide_up(all, max_rows * instance.units);
     return {divide_up(all, blocks * instance.units), blocks};
   }
@@ -69,9 +77,22 @@ template <class Args>
 LaunchShape shape_of(const Instance& instance, int features, const AttentionPrologueParams& p, Args& args) {
   const bool pads = padded(features);
   const int64_t units = units_of_all(p, instance.vector), lanes = pads ? padded_lanes(units) : units;
-  const Rows rows = place_rows(instance, pads, (features & kTokenNorm) != 0, lanes, args);
+  const Rows rows =
+      place_rows({instance.threads, instance.units, instance.plain != nullptr}, pads, (features & kTokenNorm) != 0, lanes, args);
   return {dim3(static_cast<unsigned>(p.num_tokens), static_cast<unsigned>(rows.blocks)),
           dim3(static_cast<unsigned>(lanes), static_cast<unsigned>(rows.per_block))};
+}
+
+Status launch_described(const DescribedInstance& instance, const AttentionPrologueParams& p, cudaStream_t stream) {
+  const DescribedSize& size = instance.size;
+  DescribedArgs args;
+  fill(p, args);
+  const int64_t lanes = padded_lanes(units_of_all(p, size.vector));
+  const RowsOfThreads threads = {size.threads, size.units, false};
+  const Rows rows = place_rows(threads, true, normed_over_token(p), lanes, args);
+  const LaunchShape shape = {dim3(static_cast<unsigned>(p.num_tokens), static_cast<unsigned>(rows.blocks)),
+                             dim3(static_cast<unsigned>(lanes), static_cast<unsigned>(rows.per_block))};
+  return launch_described(instance.kernel, instance.facts, shape, stream, args);
 }
 
 Status launch_lean(const Family& family, const Instance& instance, const AttentionPrologueParams& p, cudaStream_t stream) {
@@ -141,11 +162,19 @@ bool serves(const Family& family, int64_t vector, const AttentionPrologueParams&
   return (features | kLayouts) == (family.features | kLayouts) && (features & ~family.features) == 0;
 }
 
-// Returns the first family that can do the call, with vectors as wide as the data allow.
-const Family* find_family(const AttentionPrologueParams& p) {
+// Whether a family decides at run time which steps a call has.
+bool decides_at_run_time(const Family& family) {
+  return family.general != nullptr || (family.features & (kCommonSteps | kMostSteps)) != 0;
+}
+
+// Returns the first family that can do the call, with vectors as wide as the data allow; in place of one that decides at run time that which
+// was made for the call, and is made now if `makes`.
+const Family* find_family(const AttentionPrologueParams& p, bool makes) {
   const int64_t vector = widest_vector(p);
   for (const Family& family : families_of(p.dtype)) {
-    if (serves(family, vector, p)) return &family;
+    if (!serves(family, vector, p)) continue;
+    const DescribedFamily* described = decides_at_run_time(family) ? find_described(p, makes) : nullptr;
+    return described != nullptr ? &described->family : &family;
   }
   return nullptr;
 }
@@ -156,6 +185,11 @@ Status no_kernel(const AttentionPrologueParams& p) {
 
 Status launch_family(const Family& family, const AttentionPrologueParams& p, cudaStream_t stream) {
   if (family.general != nullptr) return launch_general(family, p, stream);
+  if (family.described != nullptr) {
+    const DescribedInstance* instance = family.described->instances.data();
+    while (p.num_tokens > instance->size.max_tokens) ++instance;
+    return launch_described(*instance, p, stream);
+  }
   const Instance* instance = family.instances.data();
   while (p.num_tokens > instance->max_tokens || !lanes_fit(p, family.features, *instance)) ++instance;
   return launch_lean(family, *instance, p, stream);
@@ -173,10 +207,11 @@ std::string family_name(const Family& family) {
   return str_cat(dtype_name(family.dtype), " lean ", features.empty() ? "plain" : features);
 }
 
-std::string instance_name(const Family& family, const Instance& instance) {
+// Of an Instance, or the size of a described one.
+template <class Instance>
+std::string instance_name(const std::string& family, const Instance& instance) {
   const std::string limit = instance.max_tokens == kAnyTokens ? "any number of" : str_cat("up to ", instance.max_tokens);
-  return str_cat(family_name(family), ", ", instance.vector, " channels, ", instance.units, " heads a thread, ", limit,
-                 " tokens");
+  return str_cat(family, ", ", instance.vector, " channels, ", instance.units, " heads a thread, ", limit, " tokens");
 }
 
 }  // namespace
@@ -194,11 +229,25 @@ std::vector<KernelInstance<AttentionPrologueParams>> instances_of(const Attentio
     }
     for (const Instance& instance : family.instances) {
       if (!lanes_fit(params, family.features, instance)) continue;
-      list.push_back({instance_name(family, instance), instance.max_tokens,
+      list.push_back({instance_name(family_name(family), instance), instance.max_tokens,
                       [&family, &instance](const AttentionPrologueParams& p, cudaStream_t stream) {
                         return launch_lean(family, instance, resolved(p), stream);
                       }});
     }
+  }
+  return list;
+}
+
+std::vector<KernelInstance<AttentionPrologueParams>> described_instances_of(const AttentionPrologueParams& unresolved) {
+  std::vector<KernelInstance<AttentionPrologueParams>> list;
+  const DescribedFamily* family = find_described(resolved(unresolved), true);
+  if (family == nullptr) return list;
+  const std::string name = str_cat(dtype_name(unresolved.dtype), " described");
+  for (const DescribedInstance& instance : family->instances) {
+    list.push_back({instance_name(name, instance.size), instance.size.max_tokens,
+                    [&instance](const AttentionPrologueParams& p, cudaStream_t stream) {
+                      return launch_described(instance, resolved(p), stream);
+                    }});
   }
   return list;
 }
@@ -208,33 +257,36 @@ std::vector<std::string> attention_prologue_instances() {
   for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
     for (const Family& family : families_of(type)) {
       if (family.general != nullptr) names.push_back(family_name(family));
-      for (const Instance& instance : family.instances) names.push_back(instance_name(family, instance));
+      for (const Instance& instance : family.instances) names.push_back(instance_name(family_name(family), instance));
     }
   }
   return names;
 }
 
 Result<const void*> plan_attention_prologue(const AttentionPrologueParams& params) {
-  const Family* family = find_family(params);
+  const Family* family = find_family(params, true);
   if (family == nullptr) return no_kernel(params);
   return static_cast<const void*>(family);
 }
 
-const char* kernel_of_plan(const void* plan) { return static_cast<const Family*>(plan)->general == nullptr ? "lean" : "general"; }
+const char* kernel_of_plan(const void* plan) {
+  const auto* family = static_cast<const Family*>(plan);
+  return family->described != nullptr ? "described" : family->general == nullptr ? "lean" : "general";
+}
 
 Status run_plan(const void* plan, const AttentionPrologueParams& params, const Execution& execution) {
   if (params.num_q_heads == 0 && !has_k(params) && !has_v(params)) return {};
   const auto* family = static_cast<const Family*>(plan);
   if (family->general == nullptr && lacks_slots(params)) {  // lean kernels read a slot for each token
-    family = find_family(params);
+    family = find_family(params, false);
     if (family == nullptr) return no_kernel(params);
   }
   return launch_family(*family, params, execution.stream);
 }
 
 Status attention_prologue(const AttentionPrologueParams& params, const Execution& execution) {
-  const Result<const void*> plan = plan_attention_prologue(params);
-  return plan.ok() ? run_plan(*plan, params, execution) : plan.status();
+  const Family* family = find_family(params, false);
+  return family == nullptr ? no_kernel(params) : run_plan(family, params, execution);
 }
 
 }  // namespace prologue::cuda

@@ -15,6 +15,10 @@ namespace prologue::cuda {
 PROLOGUE_API std::vector<KernelInstance<AttentionPrologueParams>> instances_of(const AttentionPrologueParams& params,
                                                                                bool all = false);
 
+// Makes the kernels of exactly this call, as a plan does where no instance has just its steps, and returns them: none if only the general
+// kernel can run it, or if nothing can be compiled.
+PROLOGUE_API std::vector<KernelInstance<AttentionPrologueParams>> described_instances_of(const AttentionPrologueParams& params);
+
 // Returns the names of all instances.
 PROLOGUE_API std::vector<std::string> attention_prologue_instances();
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include <prologue/kernels/attention_prologue/described/args.h>
 #include <prologue/kernels/attention_prologue/prologue_choice.h>
 
 namespace prologue::cuda {
@@ -76,15 +77,14 @@ void fill_core(const AttentionPrologueParams& p, CoreArgs<Tensor>& args) {
   if (args.slots == nullptr) args.slots = args.positions, args.slot_step = args.position_step;
 }
 
-// Fills in the type that is stored and its scales, for Q as fp8, and for K and V. LeanTensor and TensorExtras have the same members for it.
-template <class Tensor>
-void fill_stores(const AttentionPrologueParams& p, Tensor (&tensors)[3]) {
-  const auto fill = [](Tensor& tensor, DType type, KvScaling scaling, float* scales, const PageStrides& computed_strides) {
+// Fills in the scales of what is stored: of Q as fp8, and of K and V. `add(tensor, type, scaling)` takes what else there is to know.
+template <class Tensor, class Add>
+void fill_scales(const AttentionPrologueParams& p, Tensor (&tensors)[3], const Add& add) {
+  const auto fill = [&](Tensor& tensor, DType type, KvScaling scaling, float* scales, const PageStrides& computed_strides) {
     using Stride = decltype(tensor.scale_page);
-    tensor.store = type;
+    add(tensor, type, scaling);
     if (scaling == KvScaling::none) return;
     tensor.scale = reinterpret_cast<char*>(scales);
-    tensor.scale_from = scaling == KvScaling::token_head ? ScaleFrom::computed : ScaleFrom::given;
     if (scaling == KvScaling::token_head) {
       tensor.scale_page = bytes_of<Stride>(computed_strides.page, 32);
       tensor.scale_token = bytes_of<Stride>(computed_strides.token, 32);
@@ -102,7 +102,16 @@ void fill_stores(const AttentionPrologueParams& p, Tensor (&tensors)[3]) {
   fill_side(tensors[2], p.cache.v);
 }
 
-// k_out and v_out. MostStepsTensor and TensorExtras have the same members for it.
+// Fills in the type that is stored, too. LeanTensor and TensorExtras have the same members for it.
+template <class Tensor>
+void fill_stores(const AttentionPrologueParams& p, Tensor (&tensors)[3]) {
+  fill_scales(p, tensors, [](Tensor& tensor, DType type, KvScaling scaling) {
+    tensor.store = type;
+    tensor.scale_from = scale_source(scaling);
+  });
+}
+
+// k_out and v_out. MostStepsTensor, TensorExtras and DescribedTensor have the same members for it.
 template <class Tensor>
 void fill_second_outputs(const AttentionPrologueParams& p, Tensor (&tensors)[3]) {
   const int64_t bits = dtype_size(p.dtype) * 8;
@@ -213,6 +222,56 @@ void fill(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& args) {
   args.token = token_args(p);
   args.rope = p.rope;
   args.layout = block_layout_of(p);
+  args.q_scale = p.q_scale;
+  args.faults = p.faults;
+  args.token_faults = p.token_faults;
+}
+
+void fill(const AttentionPrologueParams& p, DescribedArgs& args) {
+  fill_tensors<uint32_t>(p, args.tensors);
+  fill_second_outputs(p, args.tensors);
+  const HeadPlans plans = head_plans(p);
+  const auto steps = [](const HeadPlan& plan, DescribedTensor& tensor) {
+    tensor.bias = bytes_of(plan.bias);
+    tensor.weight = bytes_of(plan.norm.weight);
+    tensor.norm_bias = bytes_of(plan.norm.bias);
+    tensor.weight_head = bytes_of<uint32_t>(plan.norm.weight_head_stride, dtype_bits(plan.norm.weight_type));
+    tensor.eps = plan.norm.eps;
+    tensor.weight_offset = plan.norm.weight_offset;
+    tensor.inverse_count = plan.inverse_count;
+    tensor.hadamard_factor = plan.hadamard_factor;
+  };
+  steps(plans.q, args.tensors[0]);
+  steps(plans.k, args.tensors[1]);
+  steps(plans.v, args.tensors[2]);
+  fill_scales(p, args.tensors, [](DescribedTensor&, DType, KvScaling) {});
+  const auto rotated = [&](const HeadsView& in, DescribedTensor& tensor) {
+    const int64_t bits = dtype_size(p.dtype) * 8;
+    tensor.rotated_in = bytes_of(in.data);
+    tensor.rotated_token = bytes_of<uint32_t>(in.token_stride, bits);
+    tensor.rotated_head = bytes_of<uint32_t>(in.head_stride, bits);
+  };
+  rotated(p.q_rope, args.tensors[0]);
+  rotated(p.k_rope, args.tensors[1]);
+  args.token = token_args(p);
+  args.positions = bytes_of(args.token.positions.data);
+  args.slots = bytes_of(args.token.slots.data);
+  args.max_position = static_cast<uint32_t>(args.token.max_position);
+  args.num_slots = static_cast<uint32_t>(args.token.num_slots);
+  args.pages = args.token.pages;
+  args.num_seqs = args.token.sequences.num_seqs;
+  args.cu_seqlens_q = args.token.sequences.cu_seqlens_q;
+  args.lengths = args.token.sequences.lengths;
+  if (p.rope.rotary_dim > 0 && rope_rows_are_given(p.rope.source)) {
+    const int64_t bits = dtype_size(p.rope.type) * 8;
+    args.cos = bytes_of(p.rope.cos.data);
+    args.sin = bytes_of(p.rope.sin.data);
+    args.cos_row = bytes_of<uint32_t>(p.rope.cos.row_stride, bits);
+    args.sin_row = bytes_of<uint32_t>(p.rope.sin.row_stride, bits);
+  }
+  args.inv_freq = static_cast<const float*>(p.rope.inv_freq);
+  args.attention_factor = static_cast<float>(p.rope.attention_factor);
+  args.pair_axis = p.rope.pair_axis;
   args.q_scale = p.q_scale;
   args.faults = p.faults;
   args.token_faults = p.token_faults;

@@ -94,6 +94,11 @@ constexpr bool padded(int features) {
 
 enum class ScaleFrom : int32_t { nothing = 0, given, computed };
 
+constexpr ScaleFrom scale_source(KvScaling scaling) {
+  if (scaling == KvScaling::none) return ScaleFrom::nothing;
+  return scaling == KvScaling::token_head ? ScaleFrom::computed : ScaleFrom::given;
+}
+
 // A tensor with its steps, so that a block, which mostly works on one of them, touches few lines. Members without a feature of
 // the instance are not read.
 struct LeanTensor : TensorArgs<uint32_t> {

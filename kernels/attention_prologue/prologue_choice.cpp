@@ -4,8 +4,8 @@
 #include <initializer_list>
 #include <limits>
 
-#include <prologue/kernels/attention_prologue/steps/head_plan.h>
 #include <prologue/kernels/attention_prologue/prologue_args.h>
+#include <prologue/kernels/attention_prologue/steps/head_plan.h>
 #include <prologue/kernels/base/shared/rope_pairs.h>
 
 namespace prologue::cuda {
@@ -18,6 +18,7 @@ namespace {
 // being moved at most 16 bytes at a time.
 struct Alignment {
   int64_t vector;
+  bool with_heads;
   bool ok = true;
 
   int64_t bytes(int64_t bits) const { return std::min<int64_t>(vector * bits / 8, 16); }
@@ -28,20 +29,21 @@ struct Alignment {
     for (const int64_t stride : list) ok = ok && stride % vector == 0;
   }
   void heads(const HeadsView& view, int64_t bits) {
-    if (view.data == nullptr) return;
+    if (view.data == nullptr || !with_heads) return;
     pointer(view.data, bits);
     strides({view.token_stride, view.head_stride});
   }
   void pages(const PagedHeads& side) {
-    if (side.data == nullptr || dtype_bits(side.format.type) == 4) return;  // stored byte by byte
+    if (side.data == nullptr || !with_heads || dtype_bits(side.format.type) == 4) return;  // stored byte by byte
     pointer(side.data, dtype_bits(side.format.type));
     strides({side.strides.page, side.strides.token, side.strides.head});
   }
 };
 
-bool fits(const AttentionPrologueParams& p, int64_t vector) {
+// Without `heads` only what a kernel that is made for a call reads in whole vectors: not the heads themselves.
+bool fits(const AttentionPrologueParams& p, int64_t vector, bool heads) {
   const int64_t bits = dtype_size(p.dtype) * 8;
-  Alignment a = {vector};
+  Alignment a = {vector, heads};
   const int64_t rotary = p.rope.rotary_dim;
   a.strides({p.head_dim - rotary, rotary > 0 ? pairs_of_block(p.rope) : 0, rotary > 0 ? p.rope.rotary_offset : 0});
   const auto norm = [&](const HeadNorm& of) {
@@ -55,7 +57,7 @@ bool fits(const AttentionPrologueParams& p, int64_t vector) {
     a.heads(p.q_rope, bits);
     a.heads(as_input(p.q_out), bits);
     a.pointer(p.bias.q, bits);
-    if (p.q8_out.data != nullptr) {
+    if (p.q8_out.data != nullptr && heads) {
       a.pointer(p.q8_out.data, 8);
       a.strides({p.q8_out.token_stride, p.q8_out.head_stride});
     }
@@ -92,25 +94,6 @@ bool whole_heads(const AttentionPrologueParams& p) {
   return p.rope.rotary_dim == 0 || (p.rope.rotary_dim == p.head_dim && p.rope.style == RopeStyle::neox);
 }
 
-// Returns whether every byte offset that a lean kernel computes in 32 bits fits.
-bool fits_32_bits(const AttentionPrologueParams& p) {
-  for (const int64_t stride :
-       {p.q.token_stride, p.k.token_stride, p.v.token_stride, p.q_out.token_stride, p.q8_out.token_stride, p.cache.k.strides.page,
-        p.cache.k.strides.token, p.cache.v.strides.page, p.cache.v.strides.token, p.cache.k.scale_strides.page,
-        p.cache.k.scale_strides.token, p.cache.v.scale_strides.page, p.cache.v.scale_strides.token,
-        p.places.page_table.block_table_stride, p.k_out.token_stride, p.v_out.token_stride}) {
-    if (stride > kMost / 4) return false;
-  }
-  const int64_t heads = std::max<int64_t>({p.num_q_heads, p.num_kv_heads, 1});
-  for (const int64_t stride :
-       {p.q.head_stride, p.k.head_stride, p.v.head_stride, p.q_out.head_stride, p.q8_out.head_stride, p.cache.k.strides.head,
-        p.cache.v.strides.head, p.cache.k.scale_strides.head, p.cache.v.scale_strides.head, p.head_dim, p.k_out.head_stride,
-        p.v_out.head_stride, p.q_norm.weight_head_stride, p.k_norm.weight_head_stride, p.v_norm.weight_head_stride}) {
-    if (stride > kMost / 4 / heads) return false;
-  }
-  return !(writes_cache(p) && num_slots(p.cache) > kMost / 2) && p.rope.max_position <= kMost / 2;
-}
-
 // Returns true if the call needs nothing that only the general kernel can do.
 bool lean(const AttentionPrologueParams& p) {
   const Rope& r = p.rope;
@@ -143,14 +126,6 @@ bool is_usual(const HeadNorm& norm, DType dtype) {
          norm.weight != nullptr && norm.weight_head_stride == 0 && norm.weight_type == dtype;
 }
 
-// Vectors of 4-bit elements can be stored in one access.
-bool packs_whole_vectors(const PagedHeads& side, int64_t vector) {
-  for (const int64_t stride : {side.strides.page, side.strides.token, side.strides.head}) {
-    if (stride % vector != 0) return false;
-  }
-  return vector >= 2 && reinterpret_cast<uintptr_t>(side.data) % static_cast<uintptr_t>(vector / 2) == 0;
-}
-
 // The features that a scaling asks for.
 int scales_of(KvScaling scaling) { return scaling == KvScaling::token_head ? kComputedScales : kGivenScales; }
 
@@ -158,13 +133,45 @@ int scales_of(KvScaling scaling) { return scaling == KvScaling::token_head ? kCo
 
 int64_t widest_vector(const AttentionPrologueParams& p) {
   int64_t vector = 16 / dtype_size(p.dtype);
-  while (vector > 1 && !fits(p, vector)) vector /= 2;
+  while (vector > 1 && !fits(p, vector, true)) vector /= 2;
+  return vector;
+}
+
+int64_t widest_described_vector(const AttentionPrologueParams& p) {
+  int64_t vector = 16 / dtype_size(p.dtype);
+  while (vector > 1 && !fits(p, vector, false)) vector /= 2;
   return vector;
 }
 
 int64_t units_of_all(const AttentionPrologueParams& p, int64_t vector) {
   const int64_t qk = units_of({static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rope.rotary_dim)}, vector);
   return std::max(qk, has_v(p) ? (v_head_dim(p) + 2 * vector - 1) / (2 * vector) : 0);
+}
+
+bool packs_whole_vectors(const PagedHeads& side, int64_t vector) {
+  for (const int64_t stride : {side.strides.page, side.strides.token, side.strides.head}) {
+    if (stride % vector != 0) return false;
+  }
+  return vector >= 2 && reinterpret_cast<uintptr_t>(side.data) % static_cast<uintptr_t>(vector / 2) == 0;
+}
+
+bool fits_32_bits(const AttentionPrologueParams& p) {
+  for (const int64_t stride : {p.q.token_stride, p.k.token_stride, p.v.token_stride, p.q_out.token_stride, p.q8_out.token_stride,
+                               p.cache.k.strides.page, p.cache.k.strides.token, p.cache.v.strides.page, p.cache.v.strides.token,
+                               p.cache.k.scale_strides.page, p.cache.k.scale_strides.token, p.cache.v.scale_strides.page,
+                               p.cache.v.scale_strides.token, p.places.page_table.block_table_stride, p.k_out.token_stride,
+                               p.v_out.token_stride, p.q_rope.token_stride, p.k_rope.token_stride}) {
+    if (stride > kMost / 4) return false;
+  }
+  const int64_t heads = std::max<int64_t>({p.num_q_heads, p.num_kv_heads, 1});
+  for (const int64_t stride :
+       {p.q.head_stride, p.k.head_stride, p.v.head_stride, p.q_out.head_stride, p.q8_out.head_stride, p.cache.k.strides.head,
+        p.cache.v.strides.head, p.cache.k.scale_strides.head, p.cache.v.scale_strides.head, p.head_dim, p.k_out.head_stride,
+        p.v_out.head_stride, p.q_norm.weight_head_stride, p.k_norm.weight_head_stride, p.v_norm.weight_head_stride,
+        p.q_rope.head_stride, p.k_rope.head_stride}) {
+    if (stride > kMost / 4 / heads) return false;
+  }
+  return !(writes_cache(p) && num_slots(p.cache) > kMost / 2) && p.rope.max_position <= kMost / 2;
 }
 
 int features_of(const AttentionPrologueParams& p, int64_t vector) {

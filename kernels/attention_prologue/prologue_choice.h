@@ -31,8 +31,17 @@ inline constexpr int64_t kMaxBlocksOfToken = 65535;  // blockIdx.y
 // Returns the most channels in one access: pointers and strides are aligned to them.
 int64_t widest_vector(const AttentionPrologueParams& params);
 
+// Returns the same for kernels that are made for a call: heads may be aligned to less.
+int64_t widest_described_vector(const AttentionPrologueParams& params);
+
 // Returns the units (head_layout.h) of the longest head.
 int64_t units_of_all(const AttentionPrologueParams& params, int64_t vector);
+
+// Returns whether every byte offset fits that lean and described kernels compute in 32 bits.
+bool fits_32_bits(const AttentionPrologueParams& params);
+
+// Returns whether vectors of 4-bit elements can be stored in one access.
+bool packs_whole_vectors(const PagedHeads& side, int64_t vector);
 
 // The features (prologue_args.h) that a lean instance must have, or -1 where only the general kernel will do. `vector` is the number of
 // channels in one access.

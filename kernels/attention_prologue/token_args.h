@@ -47,6 +47,7 @@ struct TokenArgs {
   int64_t position_axis_stride = 0;
   int64_t max_position = 0;
   int64_t num_slots = 0;
+  int32_t narrow_slots = 0;  // there are at most 2^31
   int32_t num_axes = 1;
   PastTable past_table = PastTable::record;
   int32_t derive_position = 0;
@@ -103,6 +104,7 @@ inline TokenArgs token_args(const AttentionPrologueParams& p) {
     args.slots = t.slot_mapping;
     args.slots_given = slots_given(t.slot_mapping_len, p.num_tokens);
     args.num_slots = num_slots(p.cache);
+    args.narrow_slots = args.num_slots <= int64_t{1} << 31 ? 1 : 0;
     args.num_pages = p.cache.num_pages;
     args.pages = page_divider(p.cache.page_size);
   }
@@ -124,15 +126,29 @@ struct ResolvedToken : Token {
   uint32_t offset = 0;
 };
 
+PROLOGUE_HOST_DEVICE inline int64_t position_offset_of(const TokenArgs& p, const TokenSequence& sequence) {
+  return index_at(p.position_offsets, p.position_offset_per_seq != 0 ? sequence.index : 0);
+}
+
 // Finds the slot of token t of a sequence with these pages, where `cached` is its cache position.
 PROLOGUE_HOST_DEVICE inline SlotFacts derived_slot(const TokenArgs& p, const TokenSequence& sequence, const PageRow& row,
                                                    int64_t t, int64_t cached, ResolvedToken& token) {
   SlotFacts slot;
   slot.absent = p.ring_size > 0 && p.ring_size < sequence.end - t;  // a later token of this step writes it
   if (slot.absent) return slot;
+  const bool negative = cached < 0;
+  if (p.narrow_slots != 0) {  // then so are the positions of a sequence that has pages for them
+    const int64_t room = row.count * p.pages.page_size, at = p.ring_size > 0 && !negative ? cached % p.ring_size : cached;
+    slot.too_long = negative || at >= (room < INT32_MAX ? room : int64_t{INT32_MAX});
+    const uint32_t narrow = slot.too_long ? 0 : static_cast<uint32_t>(at), page_of_sequence = page_of(p.pages, narrow);
+    token.offset = narrow - page_of_sequence * p.pages.page_size;
+    if (!slot.too_long) token.page = row.pages[page_of_sequence];
+    slot.no_page = !slot.too_long && (token.page < 0 || token.page >= p.num_pages);
+    return slot;
+  }
   int64_t page_of_sequence = 0;
-  if (cached >= 0) split_slot(p.pages, p.ring_size > 0 ? cached % p.ring_size : cached, page_of_sequence, token.offset);
-  slot.too_long = cached < 0 || page_of_sequence >= row.count;
+  if (!negative) split_slot(p.pages, p.ring_size > 0 ? cached % p.ring_size : cached, page_of_sequence, token.offset);
+  slot.too_long = negative || page_of_sequence >= row.count;
   if (slot.too_long) return slot;
   token.page = row.pages[page_of_sequence];
   slot.no_page = token.page < 0 || token.page >= p.num_pages;
@@ -140,12 +156,12 @@ PROLOGUE_HOST_DEVICE inline SlotFacts derived_slot(const TokenArgs& p, const Tok
 }
 
 // `indices` has the entries of token t: position(axis) (0 if positions are not given), slot() (-1 if slots are not given, or
-// end before t) and sequence().
+// end before t), sequence(), its page_row(), and its position_offset(). The rows of cos and sin can be loaded before the slot is known, so the slot is resolved after the positions:
+// `slot` says what is true of one that is derived.
 template <class Indices>
-PROLOGUE_HOST_DEVICE ResolvedToken resolve_token(const TokenArgs& p, const Indices& indices, int64_t t) {
+PROLOGUE_HOST_DEVICE ResolvedToken resolve_positions(const TokenArgs& p, const Indices& indices, int64_t t, SlotFacts& slot) {
   ResolvedToken token;
   PositionFacts position;
-  SlotFacts slot;
   int64_t derived = 0;
   if (p.sequences.cu_seqlens_q != nullptr) {
     const TokenSequence sequence = indices.sequence();
@@ -154,15 +170,13 @@ PROLOGUE_HOST_DEVICE ResolvedToken resolve_token(const TokenArgs& p, const Indic
       return token;
     }
     PageRow row;
-    if (p.needs_pages != 0) row = page_row(p.page_table, sequence.index);
+    if (p.needs_pages != 0) row = indices.page_row(sequence);
     int64_t length = sequence.length;
     if (p.sequences.length_of == LengthOf::last_page) length = length_of_pages(row, length, p.pages.page_size);
     // With INT64_MIN no offset makes the position good.
     const int64_t cached = length == kUnknownLength ? INT64_MIN : cache_position(p.sequences, sequence, length, t);
     ExactSum sum = cached;
-    if (p.position_offsets.data != nullptr) {
-      sum += index_at(p.position_offsets, p.position_offset_per_seq != 0 ? sequence.index : 0);
-    }
+    if (p.position_offsets.data != nullptr) sum += indices.position_offset(sequence);
     derived = derived_position(sum);
     if (p.derive_slot != 0) slot = derived_slot(p, sequence, row, t, cached, token);
   }
@@ -173,13 +187,32 @@ PROLOGUE_HOST_DEVICE ResolvedToken resolve_token(const TokenArgs& p, const Indic
     token.positions[axis] = p.derive_position != 0 ? derived : indices.position(axis);
     add_position(token.positions[axis], p.derive_position != 0, p.max_position, position);
   }
+  static_cast<Token&>(token) = decide_position(position, p.past_table);
+  return token;
+}
+
+template <class Indices>
+PROLOGUE_HOST_DEVICE void resolve_slot(const TokenArgs& p, const Indices& indices, SlotFacts slot, ResolvedToken& token) {
+  if (token.padding) return;
   if (p.derive_slot == 0) {
     const int64_t at = indices.slot();
     slot = given_slot(at, p.num_slots);
-    if (!slot.absent && !slot.beyond) split_slot(p.pages, at, token.page, token.offset);
+    if (p.narrow_slots != 0) {
+      const auto narrow = static_cast<uint32_t>(at);  // used only if the slot is one of the cache
+      token.page = page_of(p.pages, narrow);
+      token.offset = narrow - static_cast<uint32_t>(token.page) * p.pages.page_size;
+    } else if (!slot.absent && !slot.beyond) {
+      split_slot(p.pages, at, token.page, token.offset);
+    }
   }
-  static_cast<Token&>(token) = decide_position(position, p.past_table);
   decide_slot(slot, token);
+}
+
+template <class Indices>
+PROLOGUE_HOST_DEVICE ResolvedToken resolve_token(const TokenArgs& p, const Indices& indices, int64_t t) {
+  SlotFacts slot;
+  ResolvedToken token = resolve_positions(p, indices, t, slot);
+  resolve_slot(p, indices, slot, token);
   return token;
 }
 

@@ -21,6 +21,8 @@ struct TokenIndices {
     if (s.num_seqs <= 0 || t >= s.cu_seqlens_q[s.num_seqs]) return {s.num_seqs, 0, 0, 0};
     return sequence_at(s, static_cast<int32_t>(sequence_of(t, s.num_seqs, [&](int64_t i) { return s.cu_seqlens_q[i]; })));
   }
+  PageRow page_row(const TokenSequence& sequence) const { return prologue::page_row(p.page_table, sequence.index); }
+  int64_t position_offset(const TokenSequence& sequence) const { return position_offset_of(p, sequence); }
 };
 
 inline ResolvedToken resolve_token(const TokenArgs& p, int64_t t) { return prologue::resolve_token(p, TokenIndices{p, t}, t); }

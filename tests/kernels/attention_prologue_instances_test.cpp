@@ -156,9 +156,16 @@ std::vector<cuda::KernelInstance<AttentionPrologueParams>> instances_of_case(con
   return status.ok() ? cuda::instances_of(placed.params()) : std::vector<cuda::KernelInstance<AttentionPrologueParams>>();
 }
 
-// Runs every instance that can do a case.
+// Where kernels are emulated, none must be compiled.
+#ifdef PROLOGUE_CUDA_EMULATED
+constexpr bool kEmulated = true;
+#else
+constexpr bool kEmulated = false;
+#endif
+
+// Runs every instance that can do a case, and those that are made for it if `makes`.
 template <class T>
-void check_all_instances(const PrologueCase& listed) {
+void check_all_instances(const PrologueCase& listed, bool makes) {
   const PrologueCase c = fit_to_type<T>(listed);
   SCOPED_TRACE(c.describe());
   const PrologueData<T> data = make_data<T>(c);
@@ -166,7 +173,11 @@ void check_all_instances(const PrologueCase& listed) {
   const Status status = cpu.run();
   ASSERT_TRUE(status.ok()) << status.message();
   PlacedPrologue<T> placed(Backend::cuda, c, data);
-  for (const auto& instance : cuda::instances_of(placed.params())) {
+  auto instances = cuda::instances_of(placed.params());
+  if (makes) {
+    for (auto& instance : cuda::described_instances_of(placed.params())) instances.push_back(std::move(instance));
+  }
+  for (const auto& instance : instances) {
     SCOPED_TRACE(instance.name);
     const Status done =
         placed.run([&](const Execution& execution) { return instance.launch(placed.params(), execution.stream); });
@@ -196,7 +207,7 @@ TEST_P(PrologueInstancesTest, EachGivesTheBitsOfTheCpu) {
     for (const Call& call : calls()) {
       SCOPED_TRACE(call.name);
       for (const Heads& heads : kHeads) {
-        check_all_instances<decltype(type)>(make_case(call, parts, heads.q, heads.kv, heads.head_dim));
+        check_all_instances<decltype(type)>(make_case(call, parts, heads.q, heads.kv, heads.head_dim), kEmulated);
         if (HasFailure()) return;
       }
     }
@@ -209,7 +220,8 @@ TEST(PrologueInstances, EachGivesTheBitsOfTheCpuOnRandomStructs_cuda) {
   for (uint64_t seed = 9001; seed <= 9200 && !::testing::Test::HasFailure(); ++seed) {
     const PrologueCase c = random_case(seed);
     if (c.num_tokens == 0) continue;  // nothing is launched
-    with_host_type(kFloatTypes[seed % 3], [&](auto type) { check_all_instances<decltype(type)>(c); });
+    with_host_type(kFloatTypes[seed % 3],
+                   [&](auto type) { check_all_instances<decltype(type)>(c, kEmulated || seed % 10 == 1); });
   }
 }
 

@@ -11,8 +11,8 @@
 #include <prologue/kernels/attention_prologue/steps/query_factor.h>
 #include <prologue/kernels/base/shared/angle.h>
 #include <prologue/kernels/base/shared/rope_pairs.h>
-#include <prologue/kernels/attention_prologue/steps/head_steps.cuh>
 #include <prologue/kernels/attention_prologue/sequence_search.cuh>
+#include <prologue/kernels/attention_prologue/steps/head_steps.cuh>
 #include <prologue/kernels/base/device/head_unit.cuh>
 #include <prologue/kernels/base/device/pending_index.cuh>
 
@@ -44,6 +44,8 @@ struct TokenIndices {
   __device__ int64_t position(int axis) const { return positions[axis].value(position_step); }
   __device__ int64_t slot() const { return at_slot.value(slot_step); }
   __device__ TokenSequence sequence() const { return find_sequence(p.sequences, t, lane_of_warp); }
+  __device__ PageRow page_row(const TokenSequence& sequence) const { return prologue::page_row(p.page_table, sequence.index); }
+  __device__ int64_t position_offset(const TokenSequence& sequence) const { return position_offset_of(p, sequence); }
 };
 
 // Loads cos and sin of a unit's pairs from rows of the type Stored: the token's row, or the rows of its positions on the pairs' axes.
@@ -142,17 +144,10 @@ struct GeneralHead {
     UnitChannels from = place;
     if (extras.rotated_in != nullptr) {
       if (place.pair >= 0) in = extras.rotated_in + t * extras.rotated_token + at.head * extras.rotated_head;
-      from.a = place_apart(place.a, extras.layout);
-      from.b = place_apart(place.b, extras.layout);
+      from.a = channel_apart(place, place.a, extras.layout);
+      from.b = channel_apart(place, place.b, extras.layout);
     }
     data = load_unit<false, T, V>(in, from);
-  }
-
- private:
-  // Says where a channel of this unit is if the rotated channels and the others are apart.
-  __device__ int place_apart(int channel, const HeadLayout& layout) const {
-    if (place.pair >= 0) return channel - layout.rotary_offset;
-    return channel < layout.rotary_offset ? channel : channel - layout.rotary_dim;
   }
 };
 

@@ -19,13 +19,17 @@ struct Instance {
   void (*more)(MostStepsArgs);
 };
 
-// Holds what a call, or a plan, chooses: the instances of one set of features, for more and more tokens; or the general kernel.
+struct DescribedFamily;
+
+// Holds what a call, or a plan, chooses: the instances of one set of features, for more and more tokens; or the general kernel; or kernels that
+// were made for the call.
 struct Family {
   DType dtype;
   int features;
   int vector;  // the widest of its instances, among them the last
   std::span<const Instance> instances;
   void (*general)(GeneralArgs);
+  const DescribedFamily* described = nullptr;
 };
 
 std::span<const Family> float32_families();

@@ -14,34 +14,6 @@
 
 namespace prologue::cuda {
 
-// A unit of a norm's weights or biases, which are float32 or of T.
-template <class T, int V>
-struct WeightUnit {
-  Unit<float, V> words;  // of T: the first of them
-
-  __device__ void load(const char* weights, const UnitChannels& place, bool floats) {
-    if (floats) {
-      words = load_unit<false, float, V>(weights, place);
-    } else if constexpr (sizeof(T) < sizeof(float)) {
-      const Unit<T, V> narrow = load_unit<false, T, V>(weights, place);
-#pragma unroll
-      for (int i = 0; i < Packed<T, V>::kWords; ++i) words.a.words[i] = narrow.a.words[i], words.b.words[i] = narrow.b.words[i];
-    }
-  }
-
-  __device__ UnitValues<V> values(bool floats) const {
-    if constexpr (sizeof(T) < sizeof(float)) {
-      if (!floats) {
-        Unit<T, V> narrow;
-#pragma unroll
-        for (int i = 0; i < Packed<T, V>::kWords; ++i) narrow.a.words[i] = words.a.words[i], narrow.b.words[i] = words.b.words[i];
-        return widen<T, V>(narrow);
-      }
-    }
-    return widen<float, V>(words);
-  }
-};
-
 // Says which steps a head has. If `kEarly`, the loads of constants are in flight before the token is known; otherwise constants are loaded
 // where they are used, which takes fewer registers.
 template <class T, int V, bool kEarly, bool kEvery, class Angles>
@@ -128,33 +100,6 @@ struct MostSteps : NoSteps<T, V> {
   // If no step changes this unit, it is stored as it was loaded.
   __device__ bool changes() const { return biased_head | normed | rotated | scaled | (kEvery && more.hadamard_block != 0); }
 };
-
-// Returns the sum of the squares of all heads of a token, in a block that has all heads of q and k as rows from 0 and from k_begin on.
-template <class T, int V, class Steps, class Lanes>
-__device__ inline float sum_token(const MostStepsArgs& p, const Steps& steps, const Lanes& lanes, int tensor) {
-  __shared__ float of_rows[kMaxLanes];
-  UnitValues<V> values[1];
-  begin_head<T, V>(values, steps, steps.norm());
-  float sum[1];
-  lanes.sum(
-      values, SumOfSquares(), [](float x) { return x; }, sum);
-  if (threadIdx.x == 0) of_rows[threadIdx.y] = sum[0];
-  __syncthreads();
-  if (tensor == 2) return 0.0f;
-  const float* of_heads = of_rows + (tensor == 1 ? p.k_begin : 0);
-  const int heads = p.tensors[tensor].heads;
-  constexpr int kEach = 8;  // loads in flight at once
-  float total = 0.0f;
-#pragma unroll 1
-  for (int first = 0; first < heads; first += kEach) {
-    float sums[kEach];
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) sums[i] = first + i < heads ? of_heads[first + i] : 0.0f;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) total = add_rounded(total, sums[i]);  // squares: adding 0 changes nothing
-  }
-  return total;
-}
 
 // Says whether the token's position rotates this unit of a head.
 template <int kFeatures, class T, int V, bool kEarly, bool kEvery, class Angles>

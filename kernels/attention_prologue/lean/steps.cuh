@@ -40,12 +40,67 @@ __device__ inline LaneUnit unit_of_lane(int lane, const HeadLayout& layout) {
 
 // Returns the first head of a thread, which has kUnits neighbouring heads of one tensor. Rows past the last head read the last. If
 // `kMixed`, a block works on several tensors, as it does if a thread has several heads.
-template <int kUnits, bool kMixed = (kUnits > 1)>
-__device__ inline TensorHead heads_of(const LeanArgs& p, uint32_t block, uint32_t row, uint32_t rows) {
+template <int kUnits, bool kMixed = (kUnits > 1), class Args>
+__device__ inline TensorHead heads_of(const Args& p, uint32_t block, uint32_t row, uint32_t rows) {
   const uint32_t index = kMixed ? block * rows + row : block;
   const int which = (index >= p.k_begin) + (index >= p.v_begin);
   const uint32_t in_tensor = index - (which == 2 ? p.v_begin : which == 1 ? p.k_begin : 0);
   return {which, static_cast<int>(kMixed ? in_tensor * kUnits : in_tensor * rows + row)};
+}
+
+// A unit of a norm's weights or biases, which are float32 or of T.
+template <class T, int V>
+struct WeightUnit {
+  Unit<float, V> words;  // of T: the first of them
+
+  __device__ void load(const char* weights, const UnitChannels& place, bool floats) {
+    if (floats) {
+      words = load_unit<false, float, V>(weights, place);
+    } else if constexpr (sizeof(T) < sizeof(float)) {
+      const Unit<T, V> narrow = load_unit<false, T, V>(weights, place);
+#pragma unroll
+      for (int i = 0; i < Packed<T, V>::kWords; ++i) words.a.words[i] = narrow.a.words[i], words.b.words[i] = narrow.b.words[i];
+    }
+  }
+
+  __device__ UnitValues<V> values(bool floats) const {
+    if constexpr (sizeof(T) < sizeof(float)) {
+      if (!floats) {
+        Unit<T, V> narrow;
+#pragma unroll
+        for (int i = 0; i < Packed<T, V>::kWords; ++i) narrow.a.words[i] = words.a.words[i], narrow.b.words[i] = words.b.words[i];
+        return widen<T, V>(narrow);
+      }
+    }
+    return widen<float, V>(words);
+  }
+};
+
+// Returns the sum of the squares of all heads of a token, in a block that has all heads of q and k as rows from 0 and from k_begin on.
+template <class T, int V, class Args, class Steps, class Lanes>
+__device__ inline float sum_token(const Args& p, const Steps& steps, const Lanes& lanes, int tensor) {
+  __shared__ float of_rows[kMaxLanes];
+  UnitValues<V> values[1];
+  begin_head<T, V>(values, steps, steps.norm());
+  float sum[1];
+  lanes.sum(
+      values, SumOfSquares(), [](float x) { return x; }, sum);
+  if (threadIdx.x == 0) of_rows[threadIdx.y] = sum[0];
+  __syncthreads();
+  if (tensor == 2) return 0.0f;
+  const float* of_heads = of_rows + (tensor == 1 ? p.k_begin : 0);
+  const int heads = p.tensors[tensor].heads;
+  constexpr int kEach = 8;  // loads in flight at once
+  float total = 0.0f;
+#pragma unroll 1
+  for (int first = 0; first < heads; first += kEach) {
+    float sums[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) sums[i] = first + i < heads ? of_heads[first + i] : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) total = add_rounded(total, sums[i]);  // squares: adding 0 changes nothing
+  }
+  return total;
 }
 
 // Says what a call does with the tensor of a thread. Instances without kCommonSteps know the steps at compile time.

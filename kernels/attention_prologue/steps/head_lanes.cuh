@@ -242,14 +242,22 @@ struct WarpLanes {
 };
 
 // Does the same for one head in any layout, of which some lanes may have no channels.
-template <int V>
+template <int V, class Layout = HeadLayout>
 struct LayoutLanes : WarpLanes<V> {
   UnitChannels place;
-  HeadLayout layout;
+  Layout layout;
 
   template <class Term, class Then>
   __device__ void sum(const UnitValues<V> (&x)[1], const Term& term, const Then& then, float (&results)[1]) const {
-    const float a = place.has_a ? sum_vector<V>(x[0].x, term) : 0.0f, b = place.has_b ? sum_vector<V>(x[0].x + V, term) : 0.0f;
+    float a, b;
+    if constexpr (V == 1) {
+      const int half = layout.head_dim / 2;
+      a = sum_neighbours(x[0], term, place.a, place.has_a, half, x[0].x[0]);
+      b = sum_neighbours(x[0], term, place.b, place.has_b, half, x[0].x[1]);
+    } else {
+      a = place.has_a ? sum_vector<V>(x[0].x, term) : 0.0f;
+      b = place.has_b ? sum_vector<V>(x[0].x + V, term) : 0.0f;
+    }
     results[0] = then(sum_of_layout<V>({kWholeWarp, this->count}, this->lane, a, b, layout));
   }
 
@@ -275,6 +283,19 @@ struct LayoutLanes : WarpLanes<V> {
     clear_absent<V>(present[0], place);
     WarpLanes<V>::largest(present, then, results);
   }
+
+ private:
+  // If V = 1, returns the term of a channel added to that of its neighbour in the same half of the head, the even one first.
+  template <class Term>
+  __device__ float sum_neighbours(const UnitValues<V>& x, const Term& term, int channel, bool is_there, int half,
+                                  float own) const {
+    const int begin = channel < half ? 0 : half, at = channel - begin, other = at ^ 1;
+    const bool has_neighbour = is_there && other < half;
+    const VectorOwner owner = has_neighbour ? owner_of<V>(begin + other, layout) : VectorOwner{this->lane, false};
+    const float a = this->from(owner.unit, x.x[0]), b = this->from(owner.unit, x.x[1]);
+    const float neighbour = has_neighbour ? (owner.is_b ? b : a) : 0.0f, mine = is_there ? own : 0.0f;
+    return at % 2 == 0 ? term.pair(mine, neighbour) : term.pair(neighbour, mine);
+  }
 };
 
 // ---- a part of a warp, or several warps -------------------------------------------------------------------------------------
@@ -287,7 +308,7 @@ template <int V>
 struct BlockLanes {
   HeadLanes warp;  // of the head, or a warp of its own if it has several
   int lane;
-  int count;  // a power of two
+  int count;   // a power of two
   int thread;  // of the block
   float (&shared)[2][kMaxLanes];
   UnitChannels place;

@@ -45,6 +45,12 @@ __device__ inline UnitChannels channels_of_unit(int unit, const HeadLayout& layo
   return {a, b, -1, a < layout.head_dim, b < layout.head_dim};
 }
 
+// Says where a channel of a unit is if the rotated channels and the others are in two arrays.
+__device__ inline int channel_apart(const UnitChannels& place, int channel, const HeadLayout& layout) {
+  if (place.pair >= 0) return channel - layout.rotary_offset;
+  return channel < layout.rotary_offset ? channel : channel - layout.rotary_dim;
+}
+
 // Returns the layout of a head of which only this block of several is rotated.
 __device__ inline HeadLayout one_block(const BlockLayout& layout, int block) {
   const int width = layout.rotary_dim / layout.num_blocks;
@@ -160,6 +166,58 @@ __device__ inline void store_bytes(void* to, const Bytes<kBytes>& bytes) {
   }
 }
 
+// The same from and to addresses that may be aligned to fewer bytes (a power of two): in pieces of so many.
+template <int kBytes, bool kEvictFirst, int kPiece>
+__device__ inline Bytes<kBytes> load_pieces(const void* from) {
+  if constexpr (kPiece >= kBytes || kPiece == 16) {
+    return load_bytes<kBytes, kEvictFirst>(from);
+  } else {
+    Bytes<kBytes> bytes = Bytes<kBytes>();
+#pragma unroll
+    for (int at = 0; at < kBytes; at += kPiece) {
+      const Bytes<kPiece> piece = load_bytes<kPiece, kEvictFirst>(static_cast<const char*>(from) + at);
+      if constexpr (kPiece >= 4) {
+#pragma unroll
+        for (int i = 0; i < kPiece / 4; ++i) bytes.words[at / 4 + i] = piece.words[i];
+      } else {
+        bytes.words[at / 4] |= piece.words[0] << (at % 4 * 8);
+      }
+    }
+    return bytes;
+  }
+}
+
+template <int kBytes, bool kEvictFirst, int kPiece>
+__device__ inline void store_pieces(void* to, const Bytes<kBytes>& bytes) {
+  if constexpr (kPiece >= kBytes || kPiece == 16) {
+    store_bytes<kBytes, kEvictFirst>(to, bytes);
+  } else {
+#pragma unroll
+    for (int at = 0; at < kBytes; at += kPiece) {
+      Bytes<kPiece> piece = Bytes<kPiece>();
+      if constexpr (kPiece >= 4) {
+#pragma unroll
+        for (int i = 0; i < kPiece / 4; ++i) piece.words[i] = bytes.words[at / 4 + i];
+      } else {
+        piece.words[0] = bytes.words[at / 4] >> (at % 4 * 8);
+      }
+      store_bytes<kPiece, kEvictFirst>(static_cast<char*>(to) + at, piece);
+    }
+  }
+}
+
+// Calls f with the number of bytes that an address is aligned to, as a constant.
+template <class F>
+__device__ inline auto with_alignment(int alignment, const F& f) {
+  switch (alignment) {
+    case 16: return f(std::integral_constant<int, 16>());
+    case 8: return f(std::integral_constant<int, 8>());
+    case 4: return f(std::integral_constant<int, 4>());
+    case 2: return f(std::integral_constant<int, 2>());
+    default: return f(std::integral_constant<int, 1>());
+  }
+}
+
 template <class T, int V>
 using Packed = Bytes<V* static_cast<int>(sizeof(T))>;
 
@@ -218,6 +276,29 @@ __device__ inline void store_unit(void* head, const UnitChannels& place, const U
   T* to = static_cast<T*>(head);
   if (place.has_a) store_bytes<V* static_cast<int>(sizeof(T)), kEvictFirst>(to + place.a, unit.a);
   if (place.has_b) store_bytes<V* static_cast<int>(sizeof(T)), kEvictFirst>(to + place.b, unit.b);
+}
+
+// The same where a head may be aligned to fewer bytes than a vector has.
+template <bool kEvictFirst, class T, int V>
+__device__ inline Unit<T, V> load_unit(const void* head, const UnitChannels& place, int alignment) {
+  constexpr int kBytes = V * static_cast<int>(sizeof(T));
+  return with_alignment(alignment, [&](auto piece) {
+    Unit<T, V> unit = {};
+    const T* from = static_cast<const T*>(head);
+    if (place.has_a) unit.a = load_pieces<kBytes, kEvictFirst, decltype(piece)::value>(from + place.a);
+    if (place.has_b) unit.b = load_pieces<kBytes, kEvictFirst, decltype(piece)::value>(from + place.b);
+    return unit;
+  });
+}
+
+template <bool kEvictFirst, class T, int V>
+__device__ inline void store_unit(void* head, const UnitChannels& place, const Unit<T, V>& unit, int alignment) {
+  constexpr int kBytes = V * static_cast<int>(sizeof(T));
+  with_alignment(alignment, [&](auto piece) {
+    T* to = static_cast<T*>(head);
+    if (place.has_a) store_pieces<kBytes, kEvictFirst, decltype(piece)::value>(to + place.a, unit.a);
+    if (place.has_b) store_pieces<kBytes, kEvictFirst, decltype(piece)::value>(to + place.b, unit.b);
+  });
 }
 
 // ---- values in float32 ------------------------------------------------------------------------------------------------------
@@ -393,6 +474,15 @@ __device__ inline void store_unit_8(void* head, const UnitChannels& place, const
   char* to = static_cast<char*>(head);
   if (place.has_a) store_bytes<V, false>(to + place.a, bytes.a);
   if (place.has_b) store_bytes<V, false>(to + place.b, bytes.b);
+}
+
+template <int V>
+__device__ inline void store_unit_8(void* head, const UnitChannels& place, const UnitBytes<V>& bytes, int alignment) {
+  with_alignment(alignment, [&](auto piece) {
+    char* to = static_cast<char*>(head);
+    if (place.has_a) store_pieces<V, false, decltype(piece)::value>(to + place.a, bytes.a);
+    if (place.has_b) store_pieces<V, false, decltype(piece)::value>(to + place.b, bytes.b);
+  });
 }
 
 // Whether a byte of the type holds two channels of 4 bits.

@@ -104,7 +104,8 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   if (!emulator::launchable(grid, block, shared_bytes, cluster)) return cudaErrorInvalidConfiguration;
   return emulator::submit(config->stream, [=] {
     const std::tuple<Params...> values(args...);
-    emulator::run_grid(grid, block, shared_bytes, [&] { std::apply(kernel, values); }, cluster.x);
+    emulator::run_grid(
+        grid, block, shared_bytes, [&] { std::apply(kernel, values); }, cluster.x);
   });
 }
 

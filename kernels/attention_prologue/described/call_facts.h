@@ -1,0 +1,122 @@
+// What is fixed of a call when a kernel is made for it: everything that decides which code runs, and the sizes that the code unrolls. A
+// kernel compiled with these facts as constants has the instructions of this call and no others.
+#pragma once
+
+#include <cstdint>
+
+#include <prologue/kernels/attention_prologue/prologue_args.h>
+
+namespace prologue::cuda {
+
+// Of the heads of one of q, k and v. Every member has 32 bits, so that facts are compared, hashed and printed as words.
+struct HeadFacts {
+  int32_t width = 0;  // channels
+  int32_t biased = 0;
+  NormPlacement norm = NormPlacement::none;
+  NormKind kind = NormKind::rms;
+  NormScope scope = NormScope::head;
+  int32_t weighted = 0;
+  int32_t norm_biased = 0;
+  int32_t float_weights = 0;    // the norm's weight and bias are float32
+  int32_t weights_of_head = 0;  // each head has weights and a bias of its own
+  int32_t rotates = 0;
+  int32_t apart = 0;          // the rotated channels are in an array of their own
+  int32_t in_alignment = 16;  // of a head, in bytes, at most 16
+  int32_t out_alignment = 16;
+  int32_t second_alignment = 16;
+  int32_t has_out = 0;         // the cache, q_out or q8_out
+  int32_t has_second_out = 0;  // k_out, v_out
+  int32_t hadamard_block = 0;
+  DType store = DType::unset;  // unset: as the data
+  ScaleFrom scale_from = ScaleFrom::nothing;
+};
+
+struct CallFacts {
+  HeadFacts heads[3];  // q, k, v; of a tensor that the call has not: as another
+  int32_t rotary_dim = 0;
+  int32_t rotary_offset = 0;
+  int32_t num_blocks = 1;
+  RopeStyle style = RopeStyle::neox;
+  RopeSource source = RopeSource::table;
+  DType table = DType::unset;
+  int32_t num_axes = 1;
+  int32_t has_pair_axis = 0;
+  int32_t inverse = 0;
+  PastTable past_table = PastTable::record;
+  int32_t rounds = 0;  // after each step
+  int32_t scales_query = 0;
+  PositionScale by_position = PositionScale::none;
+  // Arrays that the call has not are unset.
+  DType positions = DType::unset;
+  DType slots = DType::unset;
+  int32_t fewer_slots = 0;  // the last tokens may have none
+  int32_t derives_position = 0;
+  int32_t derives_slot = 0;
+  LengthOf length_of = LengthOf::before;
+  int32_t lists_pages = 0;  // kv_indptr and kv_indices
+  int32_t in_ring = 0;
+  DType position_offsets = DType::unset;
+  int32_t offset_per_sequence = 0;
+};
+
+// A block that norms over a whole token has at most so many threads, and rows of them.
+inline constexpr int kMaxTokenThreads = 1024;
+inline constexpr int kMaxTokenRows = 512;
+
+inline constexpr int kFactWords = sizeof(CallFacts) / 4;
+
+// The same as a template argument.
+struct PackedFacts {
+  int32_t words[kFactWords];
+
+  friend constexpr bool operator==(const PackedFacts&, const PackedFacts&) = default;
+};
+static_assert(sizeof(PackedFacts) == sizeof(CallFacts));
+
+// How the heads of a tensor are cut into units.
+template <int V>
+PROLOGUE_HOST_DEVICE constexpr BlockLayout layout_of(const CallFacts& facts, const HeadFacts& head) {
+  if (head.rotates != 0) return {{head.width, facts.rotary_dim, facts.rotary_offset, facts.style}, facts.num_blocks};
+  return {{head.width, (head.width / 2) % V == 0 ? head.width : 0, 0, RopeStyle::neox}, 1};
+}
+
+// The lanes of a head, of which the last may be idle: a power of two.
+template <int V>
+PROLOGUE_HOST_DEVICE constexpr int lanes_of_head(const CallFacts& facts) {
+  int units = 1;
+  for (const HeadFacts& head : facts.heads) {
+    const int of_head = static_cast<int>(units_of(layout_of<V>(facts, head), V));
+    units = units > of_head ? units : of_head;
+  }
+  int lanes = 1;
+  while (lanes < units) lanes *= 2;
+  return lanes;
+}
+
+// Whether the channels of every head are in their natural order (lane i has vector i of each half), and the lanes can exchange them so: blocks
+// of a Hadamard transform are within the halves, or the head.
+PROLOGUE_HOST_DEVICE constexpr bool in_order(const CallFacts& facts, int vector) {
+  for (const HeadFacts& head : facts.heads) {
+    const bool whole = facts.rotary_dim == head.width && facts.style == RopeStyle::neox && facts.num_blocks == 1;
+    const bool exchanges =
+        head.hadamard_block == 0 || head.width / 2 % head.hadamard_block == 0 || head.hadamard_block == head.width;
+    if (!exchanges || head.width / 2 % vector != 0 || (head.rotates != 0 && !whole) || head.width != facts.heads[0].width)
+      return false;
+  }
+  return true;
+}
+
+// Whether the lanes of a head compute something together.
+PROLOGUE_HOST_DEVICE constexpr bool lanes_cooperate(const CallFacts& facts) {
+  for (const HeadFacts& head : facts.heads) {
+    if (head.norm != NormPlacement::none || head.hadamard_block != 0 || head.scale_from == ScaleFrom::computed) return true;
+  }
+  return false;
+}
+
+PROLOGUE_HOST_DEVICE constexpr bool normed_over_token(const CallFacts& facts) {
+  return (facts.heads[0].norm != NormPlacement::none && facts.heads[0].scope == NormScope::token) ||
+         (facts.heads[1].norm != NormPlacement::none && facts.heads[1].scope == NormScope::token);
+}
+
+}  // namespace prologue::cuda
