@@ -920,7 +920,8 @@ PROLOGUE_C_API prologue_status prologue_attention_prologue(
     const prologue_attention_prologue_params* params,
     const prologue_execution* execution);
 
-// A plan is a call that is validated once and then launched many times with other pointers, for example for every layer of a model.
+// A plan is a call that is validated once and then launched many times with other pointers, for example for every layer of a model. Making one
+// may compile a kernel, which takes from a tenth of a second to seconds the first time: not while a stream is being captured.
 typedef struct prologue_attention_prologue_plan prologue_attention_prologue_plan;
 // `params` fixes everything except what a run may change: num_tokens (up to max_tokens), places.num_seqs (up to that of
 // `params`), places.slot_mapping_len, places.page_table.num_kv_indices (up to that of `params`), places.position_axis_stride,
@@ -936,9 +937,10 @@ PROLOGUE_C_API prologue_status prologue_attention_prologue_plan_run(
     const prologue_attention_prologue_plan* plan,
     const prologue_attention_prologue_params* params,
     const prologue_execution* execution);
-// Returns the kernel that run() uses: "cpu"; "lean", an instance compiled for the steps of this call; or "general", one CUDA kernel that
-// decides everything at run time and takes several times as long. (A run whose slot_mapping_len is less than its tokens always takes the
-// general kernel.)
+// Returns the kernel that run() uses: "cpu"; "lean", an instance that ships and is made for the steps of this call; "compiled", one that was
+// compiled for exactly this call, now or by an earlier plan (docs/embedding.md, "Kernels compiled on demand"); or "general", one CUDA kernel
+// that decides everything at run time and takes several times as long. Without a compiler, "lean" is also an instance that decides the steps
+// at run time. (A run whose slot_mapping_len is less than its tokens, if the plan's was not, takes another kernel.)
 PROLOGUE_C_API const char* prologue_attention_prologue_plan_kernel(const prologue_attention_prologue_plan* plan);
 PROLOGUE_C_API void prologue_attention_prologue_plan_destroy(prologue_attention_prologue_plan* plan);
 

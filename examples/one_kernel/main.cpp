@@ -51,7 +51,7 @@ int main() {
   // snippet: plan
   const auto plan = prologue::AttentionProloguePlan::create(p, kTokens, execution);  // for up to kTokens tokens
   if (!plan.ok()) return std::fprintf(stderr, "%s\n", plan.status().message().c_str()), 1;
-  std::printf("kernel: %s\n", plan->kernel());  // "cpu"; on CUDA "lean" or "general"
+  std::printf("kernel: %s\n", plan->kernel());  // "cpu"; on CUDA "lean", "compiled" or "general"
   const prologue::Status planned = plan->run(p, execution);
   // end snippet
   if (!planned.ok()) return std::fprintf(stderr, "%s\n", planned.message().c_str()), 1;

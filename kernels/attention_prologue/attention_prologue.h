@@ -204,7 +204,8 @@ PROLOGUE_API void set_packed_qkv(AttentionPrologueParams& params, const void* qk
 PROLOGUE_API Status validate(const AttentionPrologueParams& params);
 PROLOGUE_API Status attention_prologue(const AttentionPrologueParams& params, const Execution& execution);
 
-// A plan is a call that is validated once and then launched many times with other pointers, for example for every layer of a model.
+// A plan is a call that is validated once and then launched many times with other pointers, for example for every layer of a model. Making one
+// may compile a kernel, which takes from a tenth of a second to seconds the first time: not while a stream is being captured.
 class PROLOGUE_API AttentionProloguePlan {
  public:
   // `params` fixes everything except what a run may change: num_tokens (up to max_tokens), places.num_seqs (up to that of
@@ -215,9 +216,10 @@ class PROLOGUE_API AttentionProloguePlan {
   // Everything fixed must be equal to the plan's, and a pointer must be null exactly if the plan's was; otherwise an error names
   // the member that differs. The alignment of the pointers and their overlap are not checked again: they must be as in the plan.
   Status run(const AttentionPrologueParams& params, const Execution& execution) const;
-  // Returns the kernel that run() uses: "cpu"; "lean", an instance compiled for the steps of this call; or "general", one CUDA kernel that
-  // decides everything at run time and takes several times as long. (A run whose slot_mapping_len is less than its tokens always takes the
-  // general kernel.)
+  // Returns the kernel that run() uses: "cpu"; "lean", an instance that ships and is made for the steps of this call; "compiled", one that was
+  // compiled for exactly this call, now or by an earlier plan (docs/embedding.md, "Kernels compiled on demand"); or "general", one CUDA kernel
+  // that decides everything at run time and takes several times as long. Without a compiler, "lean" is also an instance that decides the steps
+  // at run time. (A run whose slot_mapping_len is less than its tokens, if the plan's was not, takes another kernel.)
   const char* kernel() const;
 
  private:

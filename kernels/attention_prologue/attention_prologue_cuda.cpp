@@ -167,16 +167,21 @@ bool decides_at_run_time(const Family& family) {
   return family.general != nullptr || (family.features & (kCommonSteps | kMostSteps)) != 0;
 }
 
-// Returns the first family that can do the call, with vectors as wide as the data allow; in place of one that decides at run time that which
-// was made for the call, and is made now if `makes`.
-const Family* find_family(const AttentionPrologueParams& p, bool makes) {
+// Returns the first family that ships and can do the call, with vectors as wide as the data allow.
+const Family* find_shipped(const AttentionPrologueParams& p) {
   const int64_t vector = widest_vector(p);
   for (const Family& family : families_of(p.dtype)) {
-    if (!serves(family, vector, p)) continue;
-    const DescribedFamily* described = decides_at_run_time(family) ? find_described(p, makes) : nullptr;
-    return described != nullptr ? &described->family : &family;
+    if (serves(family, vector, p)) return &family;
   }
   return nullptr;
+}
+
+// Returns the family that runs the call: in place of one that decides at run time that which was made for the call, and is made now if `makes`.
+const Family* find_family(const AttentionPrologueParams& p, bool makes) {
+  const Family* family = find_shipped(p);
+  if (family == nullptr || !decides_at_run_time(*family)) return family;
+  const DescribedFamily* described = find_described(p, makes);
+  return described != nullptr ? &described->family : family;
 }
 
 Status no_kernel(const AttentionPrologueParams& p) {
@@ -252,6 +257,14 @@ std::vector<KernelInstance<AttentionPrologueParams>> described_instances_of(cons
   return list;
 }
 
+const char* kernel_kind(const AttentionPrologueParams& unresolved, bool compiles) {
+  const AttentionPrologueParams p = resolved(unresolved);
+  const Family* family = find_shipped(p);
+  if (family == nullptr) return "none";
+  if (compiles && decides_at_run_time(*family) && can_be_described(p)) return "compiled";
+  return kernel_of_plan(family);
+}
+
 std::vector<std::string> attention_prologue_instances() {
   std::vector<std::string> names;
   for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
@@ -271,7 +284,7 @@ Result<const void*> plan_attention_prologue(const AttentionPrologueParams& param
 
 const char* kernel_of_plan(const void* plan) {
   const auto* family = static_cast<const Family*>(plan);
-  return family->described != nullptr ? "described" : family->general == nullptr ? "lean" : "general";
+  return family->described != nullptr ? "compiled" : family->general == nullptr ? "lean" : "general";
 }
 
 Status run_plan(const void* plan, const AttentionPrologueParams& params, const Execution& execution) {

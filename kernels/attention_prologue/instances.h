@@ -15,6 +15,9 @@ namespace prologue::cuda {
 PROLOGUE_API std::vector<KernelInstance<AttentionPrologueParams>> instances_of(const AttentionPrologueParams& params,
                                                                                bool all = false);
 
+// Returns the kind of kernel that a call runs, "lean" or "general"; if `compiles`, that of a plan where kernels can be compiled: also "compiled".
+PROLOGUE_API const char* kernel_kind(const AttentionPrologueParams& params, bool compiles);
+
 // Makes the kernels of exactly this call, as a plan does where no instance has just its steps, and returns them: none if only the general
 // kernel can run it, or if nothing can be compiled.
 PROLOGUE_API std::vector<KernelInstance<AttentionPrologueParams>> described_instances_of(const AttentionPrologueParams& params);

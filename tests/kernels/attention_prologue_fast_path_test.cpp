@@ -7,6 +7,9 @@
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 #include <prologue/kernels/base/gpu.h>
+#ifdef PROLOGUE_HAS_CUDA
+#include <prologue/kernels/attention_prologue/instances.h>
+#endif
 
 namespace prologue {
 namespace {
@@ -75,7 +78,12 @@ std::string kernel_of(const AttentionPrologueParams& params) {
   Execution execution;
   execution.device = Device::cuda;
   const auto plan = AttentionProloguePlan::create(params, params.num_tokens, execution);
-  return plan.ok() ? plan->kernel() : plan.status().message();
+  if (!plan.ok()) return plan.status().message();
+#ifdef PROLOGUE_HAS_CUDA
+  return cuda::kernel_kind(params, false);  // without what a plan compiles
+#else
+  return plan->kernel();
+#endif
 }
 
 std::string kernel_with(DType dtype, std::initializer_list<Change> changes) {

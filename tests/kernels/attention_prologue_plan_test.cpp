@@ -39,7 +39,7 @@ TEST_P(AttentionPrologueTest, RunsAsPlanned) {
       ASSERT_TRUE(plan.ok()) << plan.status().message();
       const std::string kernel = plan->kernel();
       EXPECT_TRUE(execution.device == Device::cpu ? kernel == "cpu"
-                                                  : kernel == "lean" || kernel == "described" || kernel == "general")
+                                                  : kernel == "lean" || kernel == "compiled" || kernel == "general")
           << kernel;
       const Status status = planned.run([&](const Execution& e) { return plan->run(planned.params(), e); });
       ASSERT_TRUE(status.ok()) << status.message();

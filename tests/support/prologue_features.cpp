@@ -2,9 +2,14 @@
 #include "tests/support/placed_prologue.h"
 
 #include <algorithm>
+#include <array>
 #include <initializer_list>
 #include <string>
 #include <utility>
+
+#ifdef PROLOGUE_HAS_CUDA
+#include <prologue/kernels/attention_prologue/instances.h>
+#endif
 
 namespace prologue::test {
 
@@ -261,39 +266,42 @@ std::vector<PrologueFeature> make_features() {
   return f.take();
 }
 
-// Says whether the CUDA backend has an instance compiled for a struct. It decides without a GPU.
-bool runs_lean(const AttentionPrologueParams& params) {
-  if (!built_with_cuda()) return false;
-  Execution execution;
-  execution.device = Device::cuda;
-  const Result<AttentionProloguePlan> plan = AttentionProloguePlan::create(params, params.num_tokens, execution);
-  return plan.ok() && std::string(plan->kernel()) == "lean";
+// Says which kernel of the CUDA backend a plan runs, where kernels can be compiled. It decides without a GPU.
+std::string kernel_of(const AttentionPrologueParams& params) {
+#ifdef PROLOGUE_HAS_CUDA
+  return cuda::kernel_kind(params, true);
+#else
+  return "none";
+#endif
 }
 
 // Says how most of a row's cases run, and the others by name.
 std::string kernels_of(const PrologueFeature& feature, DType dtype) {
-  std::vector<std::string> labels[2];  // general, lean
+  constexpr std::array<const char*, 3> kKinds = {"lean", "compiled", "general"};
+  std::array<std::vector<std::string>, 3> labels;
   for (const auto& [label, listed] : feature.cases) {
     with_host_type(dtype, [&, name = label, wanted = listed](auto type) {
       using T = decltype(type);
       const PrologueCase c = fit_to_type<T>(wanted);
       PlacedPrologue<T> placed(Backend::cpu, c, make_data<T>(c));
-      const bool lean = runs_lean(placed.params());
+      const auto kind = static_cast<size_t>(std::find(kKinds.begin(), kKinds.end(), kernel_of(placed.params())) - kKinds.begin());
+      ASSERT_LT(kind, kKinds.size());
       const std::string own = dtype_name(dtype);
       const std::string shown = name.starts_with(own) ? "the type of the inputs" + name.substr(own.size()) : name;
-      const auto has = [&](bool in_lean) {
-        const std::vector<std::string>& list = labels[in_lean ? 1 : 0];
-        return std::find(list.begin(), list.end(), shown) != list.end();
-      };
-      EXPECT_FALSE(has(!lean)) << feature.name << ": " << shown << " runs lean and general: give its cases two names";
-      if (!has(lean)) labels[lean ? 1 : 0].push_back(shown);
+      for (size_t i = 0; i < kKinds.size(); ++i) {
+        const bool has = std::find(labels[i].begin(), labels[i].end(), shown) != labels[i].end();
+        EXPECT_FALSE(has && i != kind) << feature.name << ": " << shown << " runs in two kinds of kernel: give its cases two names";
+        if (!has && i == kind) labels[i].push_back(shown);
+      }
     });
   }
-  const bool mostly_lean = labels[1].size() >= labels[0].size();
-  const std::vector<std::string>& others = labels[mostly_lean ? 0 : 1];
-  std::string text = mostly_lean ? "lean" : "general";
-  for (size_t i = 0; i < others.size(); ++i) {
-    text += str_cat(i > 0 ? ", " : mostly_lean ? "; general: " : "; lean: ", others[i]);
+  const auto larger = [](const auto& a, const auto& b) { return a.size() < b.size(); };
+  const auto most = static_cast<size_t>(std::max_element(labels.begin(), labels.end(), larger) - labels.begin());
+  std::string text = kKinds[most];
+  for (size_t kind = 0; kind < kKinds.size(); ++kind) {
+    if (kind == most || labels[kind].empty()) continue;
+    text += str_cat("; ", kKinds[kind], ": ");
+    for (size_t i = 0; i < labels[kind].size(); ++i) text += str_cat(i > 0 ? ", " : "", labels[kind][i]);
   }
   return text;
 }

@@ -20,6 +20,9 @@ struct DescribedFamily {
   Family family;  // says that it is this one
 };
 
+// Returns whether kernels can be made for a call, where anything can be compiled.
+bool can_be_described(const AttentionPrologueParams& params);
+
 // Returns the kernels for a call, which must be valid and resolved, or null if there are none. They are made only if `makes`, which takes from a
 // tenth of a second to seconds; what could not be made is not tried again. Any thread may call this.
 const DescribedFamily* find_described(const AttentionPrologueParams& params, bool makes);

@@ -75,6 +75,10 @@ class Families {
 
 }  // namespace
 
+bool can_be_described(const AttentionPrologueParams& params) {
+  return fits_32_bits(params) && facts_of(params, widest_described_vector(params)).has_value();
+}
+
 const DescribedFamily* find_described(const AttentionPrologueParams& params, bool makes) {
   static Families& families = *new Families;  // used until the process ends
   return families.find(params, makes);
