@@ -139,7 +139,7 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
     if (!has_stages(c)) return;
     ++compared;
     c.per_step = sizeof(T) == 2 || c.seed % 2 == 0;
-    c.token_faults = false;                                          // the stages have none
+    c.token_faults = false;  // the stages have none
     for (const CaseNorm& norm : {c.norm_of_q(), c.norm_of_k()}) {
       if (norm.placement == NormPlacement::after_rope)
         c.bad_indices = false;  // the stages would norm the zeros of a bad position
@@ -209,11 +209,11 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
       PROLOGUE_RETURN_IF_ERROR(norm_if(after, k, kv_heads, p.k_norm, k_heads_of));
       PROLOGUE_RETURN_IF_ERROR(transform(p.q_out, q_heads));
       PROLOGUE_RETURN_IF_ERROR(transform(k_heads_of, kv_heads));
-      return kv_write({c.num_tokens, kv_heads, c.head_dim, p.dtype, as_input(dense(k, kv_heads, c.head_dim)),
-                       as_input(dense(v, kv_heads, c.v_width())), p.cache, p.places.slot_mapping, p.places.positions,
-                       c.max_position, p.faults, c.num_axes, p.places.position_axis_stride, c.past_table,
-                       p.places.slot_mapping_len},
-                      execution);
+      return kv_write(
+          {c.num_tokens, kv_heads, c.head_dim, p.dtype, as_input(dense(k, kv_heads, c.head_dim)),
+           as_input(dense(v, kv_heads, c.v_width())), p.cache, p.places.slot_mapping, p.places.positions, c.max_position,
+           p.faults, c.num_axes, p.places.position_axis_stride, c.past_table, p.places.slot_mapping_len},
+          execution);
     });
     ASSERT_TRUE(status.ok()) << status.message();
     expect_same_bits(unfused, fused);
@@ -597,12 +597,9 @@ TEST_P(AttentionPrologueTest, KAndVHaveFormatsOfTheirOwn) {
     for (int i = 0; i < 2; ++i) stored.data[i] = arena.read(data[i]), stored.scales[i] = arena.read(scales[i]);
     return stored;
   };
-  constexpr KvFormat kFormats[] = {{DType::bf16, KvScaling::none},
-                                   {DType::f32, KvScaling::none},
-                                   {DType::fp8_e4m3, KvScaling::tensor},
-                                   {DType::int8, KvScaling::token_head},
-                                   {DType::int4, KvScaling::token_head},
-                                   {DType::uint4, KvScaling::token_head}};
+  constexpr KvFormat kFormats[] = {{DType::bf16, KvScaling::none},       {DType::f32, KvScaling::none},
+                                   {DType::fp8_e4m3, KvScaling::tensor}, {DType::int8, KvScaling::token_head},
+                                   {DType::int4, KvScaling::token_head}, {DType::uint4, KvScaling::token_head}};
   for (const KvFormat& k : kFormats) {
     const Stored all_k = write(k, k);
     for (const KvFormat& v : kFormats) {

@@ -11,6 +11,11 @@ namespace prologue::cuda {
 // Of the heads of one of q, k and v. Every member has 32 bits, so that facts are compared, hashed and printed as words.
 struct HeadFacts {
   int32_t width = 0;  // channels
+  // How they are cut into units (HeadLayout): as the rotation needs it, or in halves.
+  int32_t cut_dim = 0;
+  int32_t cut_offset = 0;
+  int32_t cut_blocks = 1;
+  RopeStyle cut_style = RopeStyle::neox;
   int32_t biased = 0;
   NormPlacement norm = NormPlacement::none;
   NormKind kind = NormKind::rms;
@@ -34,7 +39,6 @@ struct HeadFacts {
 struct CallFacts {
   HeadFacts heads[3];  // q, k, v; of a tensor that the call has not: as another
   int32_t rotary_dim = 0;
-  int32_t rotary_offset = 0;
   int32_t num_blocks = 1;
   RopeStyle style = RopeStyle::neox;
   RopeSource source = RopeSource::table;
@@ -73,19 +77,15 @@ struct PackedFacts {
 };
 static_assert(sizeof(PackedFacts) == sizeof(CallFacts));
 
-// How the heads of a tensor are cut into units.
-template <int V>
-PROLOGUE_HOST_DEVICE constexpr BlockLayout layout_of(const CallFacts& facts, const HeadFacts& head) {
-  if (head.rotates != 0) return {{head.width, facts.rotary_dim, facts.rotary_offset, facts.style}, facts.num_blocks};
-  return {{head.width, (head.width / 2) % V == 0 ? head.width : 0, 0, RopeStyle::neox}, 1};
+PROLOGUE_HOST_DEVICE constexpr BlockLayout layout_of(const HeadFacts& head) {
+  return {{head.width, head.cut_dim, head.cut_offset, head.cut_style}, head.cut_blocks};
 }
 
 // The lanes of a head, of which the last may be idle: a power of two.
-template <int V>
-PROLOGUE_HOST_DEVICE constexpr int lanes_of_head(const CallFacts& facts) {
+PROLOGUE_HOST_DEVICE constexpr int lanes_of_head(const CallFacts& facts, int vector) {
   int units = 1;
   for (const HeadFacts& head : facts.heads) {
-    const int of_head = static_cast<int>(units_of(layout_of<V>(facts, head), V));
+    const int of_head = static_cast<int>(units_of(layout_of(head), vector));
     units = units > of_head ? units : of_head;
   }
   int lanes = 1;
@@ -97,11 +97,10 @@ PROLOGUE_HOST_DEVICE constexpr int lanes_of_head(const CallFacts& facts) {
 // of a Hadamard transform are within the halves, or the head.
 PROLOGUE_HOST_DEVICE constexpr bool in_order(const CallFacts& facts, int vector) {
   for (const HeadFacts& head : facts.heads) {
-    const bool whole = facts.rotary_dim == head.width && facts.style == RopeStyle::neox && facts.num_blocks == 1;
+    const bool whole = head.cut_dim == head.width && head.cut_style == RopeStyle::neox && head.cut_blocks == 1;
     const bool exchanges =
         head.hadamard_block == 0 || head.width / 2 % head.hadamard_block == 0 || head.hadamard_block == head.width;
-    if (!exchanges || head.width / 2 % vector != 0 || (head.rotates != 0 && !whole) || head.width != facts.heads[0].width)
-      return false;
+    if (!exchanges || !whole || head.width / 2 % vector != 0 || head.width != facts.heads[0].width) return false;
   }
   return true;
 }

@@ -65,15 +65,6 @@ const char* type_in_kernels(DType type) {
 
 constexpr int kHeadsOfThread = 2;  // with many tokens
 
-int lanes_of_head(const CallFacts& facts, int vector) {
-  switch (vector) {
-    case 8: return lanes_of_head<8>(facts);
-    case 4: return lanes_of_head<4>(facts);
-    case 2: return lanes_of_head<2>(facts);
-    default: return lanes_of_head<1>(facts);
-  }
-}
-
 bool heads_are_aligned(const CallFacts& facts) {
   for (const HeadFacts& head : facts.heads) {
     const bool stored_in_vectors = dtype_bits(head.store) == 4 || head.out_alignment >= (head.store == DType::unset ? 16 : 8);
@@ -144,13 +135,20 @@ std::optional<CallFacts> facts_of(const AttentionPrologueParams& p, int64_t vect
   facts.past_table = rope.past_table;
   if (rope.rotary_dim > 0) {
     facts.rotary_dim = static_cast<int32_t>(rope.rotary_dim);
-    facts.rotary_offset = static_cast<int32_t>(rope.rotary_offset);
     facts.num_blocks = static_cast<int32_t>(rope.num_blocks);
     facts.style = rope.style;
     facts.source = rope.source;
     facts.table = rope.type;
     facts.has_pair_axis = rope.pair_axis != nullptr ? 1 : 0;
     facts.inverse = rope.inverse != 0 ? 1 : 0;
+  }
+  for (HeadFacts& head : facts.heads) {
+    head.cut_dim = head.width / 2 % static_cast<int32_t>(vector) == 0 ? head.width : 0;
+    if (head.rotates == 0) continue;
+    head.cut_dim = facts.rotary_dim;
+    head.cut_offset = static_cast<int32_t>(rope.rotary_offset);
+    head.cut_blocks = facts.num_blocks;
+    head.cut_style = facts.style;
   }
   facts.rounds = p.rounding == Rounding::per_step ? 1 : 0;
   facts.scales_query = p.num_q_heads > 0 && (p.q_scale.constant != 1.0f || p.q_scale.by_position != PositionScale::none) ? 1 : 0;

@@ -26,7 +26,7 @@ struct KnownFacts {
   static constexpr CallFacts kFacts = __builtin_bit_cast(CallFacts, kPacked);
   static constexpr bool kCooperate = lanes_cooperate(kFacts);
   template <int V>
-  static constexpr int kLanes = lanes_of_head<V>(kFacts);
+  static constexpr int kLanes = lanes_of_head(kFacts, V);
   template <int V>
   static constexpr bool kInOrder = in_order(kFacts, V);
 
@@ -52,7 +52,7 @@ struct FactsOfArgs {
   __device__ static const CallFacts& of(const Args& p) { return p.facts; }
   template <int V>
   __device__ static int lanes(const Args& p) {
-    return lanes_of_head<V>(p.facts);
+    return lanes_of_head(p.facts, V);
   }
   template <int V>
   __device__ static bool ordered(const Args& p) {
@@ -104,14 +104,16 @@ struct DescribedIndices {
   PendingIndex positions[kMaxAxes] = {};
   PendingIndex at_slot = {0xffffffffu, 0xffffffffu};
   TokenSequence guess = {};
-  PageRow guessed_row;
+  int32_t guessed_begin = 0, guessed_end = 0;  // of its pages
   int64_t guessed_offset = 0;
 
   __device__ DescribedIndices(const TokenArgs& args, const CallFacts& of_call, int64_t token, int lane)
       : p(args), facts(of_call), t(token), lane_of_warp(lane) {
     if (facts.derives_position != 0 || facts.derives_slot != 0) {
       guess = sequence_at(p.sequences, static_cast<int>(min(t, static_cast<int64_t>(p.sequences.num_seqs) - 1)));
-      if (p.needs_pages != 0) guessed_row = prologue::page_row(p.page_table, guess.index);
+      if (p.needs_pages != 0 && facts.lists_pages != 0) {
+        guessed_begin = p.page_table.kv_indptr[guess.index], guessed_end = p.page_table.kv_indptr[guess.index + 1];
+      }
       if (facts.position_offsets != DType::unset) guessed_offset = position_offset_of(p, guess);
     }
     if (facts.positions != DType::unset) {
@@ -135,7 +137,12 @@ struct DescribedIndices {
     return guess.begin <= t && t < guess.end ? guess : search_sequence(p.sequences, t, lane_of_warp);
   }
   __device__ PageRow page_row(const TokenSequence& sequence) const {
-    return sequence.index == guess.index ? guessed_row : prologue::page_row(p.page_table, sequence.index);
+    if (facts.lists_pages == 0) return table_row(p.page_table, sequence.index);
+    int32_t begin = guessed_begin, end = guessed_end;
+    if (sequence.index != guess.index) {
+      begin = p.page_table.kv_indptr[sequence.index], end = p.page_table.kv_indptr[sequence.index + 1];
+    }
+    return listed_row(p.page_table, begin, end);
   }
   __device__ int64_t position_offset(const TokenSequence& sequence) const {
     return sequence.index == guess.index ? guessed_offset : position_offset_of(p, sequence);
@@ -452,7 +459,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) described_prologue_kernel(c
   const TensorHead at = mixed ? heads_of<kUnits, true>(p, blockIdx.y, threadIdx.y, blockDim.y)
                               : heads_of<kUnits, false>(p, blockIdx.y, threadIdx.y, blockDim.y);
   const HeadFacts head = facts_of_tensor(facts, at.tensor);
-  const BlockLayout layout = layout_of<V>(facts, head);
+  const BlockLayout layout = layout_of(head);
   // Where channels are in order, idle lanes do what lane 0 does, but store nothing.
   const bool ordered = kTogether || (V > 1 && Facts::template ordered<V>(p)),
              inside = !ordered || lane < facts.heads[0].width / (2 * V);

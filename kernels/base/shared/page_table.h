@@ -15,19 +15,27 @@ struct PageRow {
   bool valid = true;  // otherwise the sequence's entries of kv_indptr are bad, and it has no pages
 };
 
-PROLOGUE_HOST_DEVICE inline PageRow page_row(const PageTable& table, int64_t s) {
+// Returns the pages of a sequence whose entries of kv_indptr are these.
+PROLOGUE_HOST_DEVICE inline PageRow listed_row(const PageTable& table, int64_t begin, int64_t end) {
   PageRow row;
-  if (table.kv_indptr == nullptr) {
-    row.pages = table.block_table + s * table.block_table_stride;
-    row.count = table.max_pages_per_seq;
-    return row;
-  }
-  const int64_t begin = table.kv_indptr[s], end = table.kv_indptr[s + 1];
   row.valid = begin >= 0 && begin <= end && end <= table.num_kv_indices;
   if (!row.valid) return row;
   row.pages = table.kv_indices + begin;
   row.count = end - begin;
   return row;
+}
+
+// Returns those of sequence s in the form of rows.
+PROLOGUE_HOST_DEVICE inline PageRow table_row(const PageTable& table, int64_t s) {
+  PageRow row;
+  row.pages = table.block_table + s * table.block_table_stride;
+  row.count = table.max_pages_per_seq;
+  return row;
+}
+
+PROLOGUE_HOST_DEVICE inline PageRow page_row(const PageTable& table, int64_t s) {
+  if (table.kv_indptr == nullptr) return table_row(table, s);
+  return listed_row(table, table.kv_indptr[s], table.kv_indptr[s + 1]);
 }
 
 inline constexpr int64_t kUnknownLength = INT64_MIN;
