@@ -1,6 +1,7 @@
 #include <prologue/kernels/gemm/cublaslt.cuh>
 
 #include <prologue/kernels/base/host/open_library.h>
+#include <prologue/kernels/base/str_cat.h>
 
 namespace prologue::cuda {
 

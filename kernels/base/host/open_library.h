@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <prologue/kernels/base/status.h>
+#include <prologue/kernels/base/str_cat.h>
 
 namespace prologue {
 
