@@ -43,8 +43,9 @@ TEST(CublasLt, ACopyThatIsLoadedIsFoundByItsName) {
 TEST(CublasLt, AMissingLibraryIsAnErrorThatNamesWhatWasTried) {
   const Result<CublasLt> lt = open_cublaslt({"libcublasLt.so.0", "/no/such/folder/libcublasLt.so.0"});
   ASSERT_FALSE(lt.ok());
-  EXPECT_EQ(lt.status().code(), StatusCode::unsupported);
-  const std::string& message = lt.status().message();
+  const Status status = lt.status();
+  EXPECT_EQ(status.code(), StatusCode::unsupported);
+  const std::string& message = status.message();
   EXPECT_EQ(message.rfind(
                 "gemm: cuBLASLt was not found: install it, or name its folder in LD_LIBRARY_PATH; tried libcublasLt.so.0 (", 0),
             0u)
