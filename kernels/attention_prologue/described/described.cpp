@@ -79,6 +79,7 @@ bool computes_together(const CallFacts& facts, int vector) {
   for (const HeadFacts& head : facts.heads) {
     shares = shares || head.norm != NormPlacement::none || head.scale_from == ScaleFrom::computed;
     one_weight = one_weight && head.weights_of_head == 0;
+    if (head.hadamard_block != 0) return false;  // its values of two heads are too many registers
   }
   return shares && one_weight && vector == kSumPiece && in_order(facts, vector) && lanes_of_head(facts, vector) >= kHeadsOfThread;
 }
