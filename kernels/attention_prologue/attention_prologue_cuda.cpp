@@ -180,7 +180,7 @@ const Family* find_shipped(const AttentionPrologueParams& p) {
 const Family* find_family(const AttentionPrologueParams& p, bool makes) {
   const Family* family = find_shipped(p);
   if (family == nullptr || !decides_at_run_time(*family)) return family;
-  const DescribedFamily* described = find_described(p, makes);
+  const DescribedFamily* described = find_described(p, makes ? Making::up_to_num_tokens : Making::nothing);
   return described != nullptr ? &described->family : family;
 }
 
@@ -245,7 +245,7 @@ std::vector<KernelInstance<AttentionPrologueParams>> instances_of(const Attentio
 
 std::vector<KernelInstance<AttentionPrologueParams>> described_instances_of(const AttentionPrologueParams& unresolved) {
   std::vector<KernelInstance<AttentionPrologueParams>> list;
-  const DescribedFamily* family = find_described(resolved(unresolved), true);
+  const DescribedFamily* family = find_described(resolved(unresolved), Making::everything);
   if (family == nullptr) return list;
   const std::string name = str_cat(dtype_name(unresolved.dtype), " described");
   for (const DescribedInstance& instance : family->instances) {

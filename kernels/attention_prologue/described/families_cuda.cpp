@@ -16,41 +16,52 @@ namespace prologue::cuda {
 
 namespace {
 
-std::unique_ptr<DescribedFamily> make_family(const AttentionPrologueParams& p, const CallFacts& facts, int64_t vector) {
-  auto made = std::make_unique<DescribedFamily>();
+// Returns the family of a call, of which nothing is made.
+std::unique_ptr<DescribedFamily> family_of(const AttentionPrologueParams& p, const CallFacts& facts, int64_t vector) {
+  auto family = std::make_unique<DescribedFamily>();
   for (const DescribedSize& size : described_sizes(p, facts, vector)) {
     const std::optional<CallFacts> of_size = facts_of(p, size.vector);
-    if (!of_size) return nullptr;
-    const Result<DescribedKernel> kernel = make_kernel(p.dtype, *of_size, size);
-    if (!kernel.ok()) return nullptr;
-    made->instances.push_back({size, *of_size, *kernel});
+    if (of_size) family->instances.push_back({size, *of_size, {}});
   }
-  made->family = {p.dtype, 0, static_cast<int>(vector), {}, nullptr, made.get()};
-  return made;
+  family->family = {p.dtype, 0, static_cast<int>(vector), {}, nullptr, family.get()};
+  return family;
 }
 
-// What is in it stays: plans point to it.
+// What is in it stays: plans point to it. A plan reads the kernels that were there when it was made, so only the others are written.
 class Families {
  public:
-  const DescribedFamily* find(const AttentionPrologueParams& p, bool makes) {
-    if (!makes && count_.load(std::memory_order_acquire) == 0) return nullptr;
+  const DescribedFamily* find(const AttentionPrologueParams& p, Making making) {
+    if (making == Making::nothing && count_.load(std::memory_order_acquire) == 0) return nullptr;
     if (!fits_32_bits(p)) return nullptr;
     const int64_t vector = widest_described_vector(p);
     const std::optional<CallFacts> facts = facts_of(p, vector);
-    if (!facts) return nullptr;
     const Result<DeviceLimits> device = current_device();
-    if (!device.ok()) return nullptr;
+    if (!facts || !device.ok()) return nullptr;
     const Key key = {device->major, device->minor, p.dtype, vector, packed(*facts)};
-    {
-      const std::lock_guard lock(mutex_);
-      if (const auto found = families_.find(key); found != families_.end()) return found->second.get();
+
+    std::unique_lock lock(mutex_);
+    auto found = families_.find(key);
+    if (found == families_.end()) {
+      if (making == Making::nothing) return nullptr;
+      found = families_.try_emplace(key, family_of(p, *facts, vector)).first;
+      count_.store(families_.size(), std::memory_order_release);
     }
-    if (!makes) return nullptr;
-    std::unique_ptr<DescribedFamily> made = make_family(p, *facts, vector);
-    const std::lock_guard lock(mutex_);
-    const DescribedFamily* family = families_.try_emplace(key, std::move(made)).first->second.get();
-    count_.store(families_.size(), std::memory_order_release);
-    return family;
+    DescribedFamily& family = *found->second;
+    for (DescribedInstance& instance : family.instances) {
+      const bool is_last = p.num_tokens <= instance.size.max_tokens;
+      if (family.failed) return nullptr;
+      if (instance.kernel.kernel == nullptr && (making != Making::nothing || is_last)) {
+        if (making == Making::nothing) return nullptr;
+        lock.unlock();  // other calls go on; who needs the same kernel waits for it in compile()
+        const Result<DescribedKernel> kernel = make_kernel(p.dtype, instance.facts, instance.size);
+        lock.lock();
+        if (kernel.ok()) instance.kernel = *kernel;
+        family.failed = family.failed || !kernel.ok();
+        if (family.failed) return nullptr;
+      }
+      if (is_last && making != Making::everything) break;
+    }
+    return &family;
   }
 
  private:
@@ -69,7 +80,7 @@ class Families {
   };
 
   std::mutex mutex_;
-  std::map<Key, std::unique_ptr<DescribedFamily>> families_;  // null: none could be made
+  std::map<Key, std::unique_ptr<DescribedFamily>> families_;
   std::atomic<size_t> count_ = 0;
 };
 
@@ -79,9 +90,9 @@ bool can_be_described(const AttentionPrologueParams& params) {
   return fits_32_bits(params) && facts_of(params, widest_described_vector(params)).has_value();
 }
 
-const DescribedFamily* find_described(const AttentionPrologueParams& params, bool makes) {
+const DescribedFamily* find_described(const AttentionPrologueParams& params, Making making) {
   static Families& families = *new Families;  // used until the process ends
-  return families.find(params, makes);
+  return families.find(params, making);
 }
 
 }  // namespace prologue::cuda
