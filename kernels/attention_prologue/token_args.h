@@ -156,8 +156,8 @@ PROLOGUE_HOST_DEVICE inline SlotFacts derived_slot(const TokenArgs& p, const Tok
 }
 
 // `indices` has the entries of token t: position(axis) (0 if positions are not given), slot() (-1 if slots are not given, or
-// end before t), sequence(), its page_row(), and its position_offset(). The rows of cos and sin can be loaded before the slot is known, so the slot is resolved after the positions:
-// `slot` says what is true of one that is derived.
+// end before t), sequence(), its page_row(), and its position_offset(). The rows of cos and sin can be loaded before the slot is known, so the
+// slot is resolved after the positions: `slot` says what is true of one that is derived.
 template <class Indices>
 PROLOGUE_HOST_DEVICE ResolvedToken resolve_positions(const TokenArgs& p, const Indices& indices, int64_t t, SlotFacts& slot) {
   ResolvedToken token;
