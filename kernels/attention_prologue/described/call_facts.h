@@ -48,6 +48,7 @@ struct CallFacts {
   int32_t inverse = 0;
   PastTable past_table = PastTable::record;
   int32_t rounds = 0;  // after each step
+  int32_t token_threads = 0;  // of a block, where a norm is over all heads of a token
   int32_t scales_query = 0;
   PositionScale by_position = PositionScale::none;
   // Arrays that the call has not are unset.

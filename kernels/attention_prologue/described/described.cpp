@@ -176,7 +176,10 @@ std::optional<CallFacts> facts_of(const AttentionPrologueParams& p, int64_t vect
 
   const int lanes = lanes_of_head(facts, static_cast<int>(vector));
   if (lanes > (lanes_cooperate(facts) ? 32 : kMaxTokenThreads)) return std::nullopt;
-  if (normed_over_token(facts) && !fits_a_block(p, lanes)) return std::nullopt;
+  if (normed_over_token(facts)) {
+    if (!fits_a_block(p, lanes)) return std::nullopt;
+    facts.token_threads = static_cast<int32_t>(std::min<int64_t>(rows_of_token(p, lanes, true) * lanes, kMaxTokenThreads));
+  }
   if (rope.rotary_dim > 0 && rope_rows_are_given(rope.source)) {
     const int64_t most = std::numeric_limits<uint32_t>::max() / dtype_size(rope.type);
     if (rope.cos.row_stride > most || rope.sin.row_stride > most) return std::nullopt;
@@ -184,16 +187,16 @@ std::optional<CallFacts> facts_of(const AttentionPrologueParams& p, int64_t vect
   return facts;
 }
 
-std::vector<DescribedSize> described_sizes(const AttentionPrologueParams& p, const CallFacts& facts, int64_t vector) {
+std::vector<DescribedSize> described_sizes(DType dtype, const CallFacts& facts, int64_t vector) {
   constexpr int64_t kAnyTokens = std::numeric_limits<int64_t>::max();
   constexpr int kHintedAll = kEvictFirstLoads | kEvictFirstStores;
   const int wide = static_cast<int>(vector), lanes = lanes_of_head(facts, wide);
   if (normed_over_token(facts)) {
-    const int threads = static_cast<int>(std::min<int64_t>(rows_of_token(p, lanes, true) * lanes, kMaxTokenThreads));
+    const int threads = facts.token_threads;
     return {{128, wide, 1, false, kEvictFirstLoads, threads, 1},
             {kAnyTokens, wide, 1, false, kHintedAll, threads, std::max(1152 / threads, 1)}};
   }
-  if (wide * dtype_size(p.dtype) < 16 || lanes > 32) {
+  if (wide * dtype_size(dtype) < 16 || lanes > 32) {
     return {{kAnyTokens, wide, 1, false, kHintedAll, std::max(lanes, 128), 1}};
   }
   const bool cooperate = lanes_cooperate(facts), aligned = heads_are_aligned(facts);

@@ -27,8 +27,8 @@ struct DescribedSize {
 // `vector` is the number of channels in one access.
 std::optional<CallFacts> facts_of(const AttentionPrologueParams& params, int64_t vector);
 
-// Returns the kernels for a call, for more and more tokens. `vector` is the widest that the data allow.
-std::vector<DescribedSize> described_sizes(const AttentionPrologueParams& params, const CallFacts& facts, int64_t vector);
+// Returns the kernels of all calls with these facts, for more and more tokens. `vector` is the widest that their data allow.
+std::vector<DescribedSize> described_sizes(DType dtype, const CallFacts& facts, int64_t vector);
 
 PackedFacts packed(const CallFacts& facts);
 

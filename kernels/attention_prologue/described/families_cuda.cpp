@@ -19,7 +19,7 @@ namespace {
 // Returns the family of a call, of which nothing is made.
 std::unique_ptr<DescribedFamily> family_of(const AttentionPrologueParams& p, const CallFacts& facts, int64_t vector) {
   auto family = std::make_unique<DescribedFamily>();
-  for (const DescribedSize& size : described_sizes(p, facts, vector)) {
+  for (const DescribedSize& size : described_sizes(p.dtype, facts, vector)) {
     const std::optional<CallFacts> of_size = facts_of(p, size.vector);
     if (of_size) family->instances.push_back({size, *of_size, {}});
   }
