@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include <prologue/kernels/attention_prologue/described/described.h>
 #include <prologue/kernels/base/captured_graph.h>
 #include <prologue/kernels/base/compile/compiler.h>
 #include <prologue/kernels/base/compile/nvrtc.h>
@@ -83,6 +84,36 @@ TEST_F(Compile, TheEmbeddedHeadersAreComplete) {
         const std::string code(kernel->cubin.begin(), kernel->cubin.end());
         EXPECT_EQ(code.find(kernel->symbol + "$"), std::string::npos) << source.expression << " loads constants from memory";
       }
+    }
+  }
+}
+
+// The facts of calls of the attention prologue are constants of their kernels. If a compiler keeps them in memory (loops over the tensors that it
+// does not evaluate), nothing is left out, and a kernel has tens of thousands of instructions.
+TEST_F(Compile, AKernelThatIsMadeForACallHasNothingElse) {
+  CallFacts usual;
+  for (HeadFacts& head : usual.heads) head.width = head.cut_dim = 128, head.has_out = 1;
+  usual.heads[0].rotates = usual.heads[1].rotates = 1;
+  usual.rotary_dim = 128;
+  usual.table = DType::bf16;
+  usual.positions = usual.slots = DType::int64;
+  CallFacts partial = usual;
+  partial.rotary_dim = partial.heads[0].cut_dim = partial.heads[1].cut_dim = 64;
+  CallFacts normed = partial;
+  for (int i = 0; i < 2; ++i) {
+    normed.heads[i].norm = NormPlacement::after_rope, normed.heads[i].weighted = normed.heads[i].float_weights = 1;
+  }
+  CallFacts derived = usual;
+  derived.positions = derived.slots = DType::unset;
+  derived.derives_position = derived.derives_slot = derived.lists_pages = 1;
+  derived.source = RopeSource::inv_freq;
+  for (const CallFacts& facts : {usual, partial, normed, derived}) {
+    for (const DescribedSize& size : described_sizes(DType::bf16, facts, 8)) {
+      const KernelSource source = {"#include <prologue/kernels/attention_prologue/described/schedule.cuh>",
+                                   described_name(DType::bf16, facts, size)};
+      const Result<CompiledKernel> kernel = compile_to_cubin(source, "sm_90a");
+      ASSERT_TRUE(is_cubin(kernel)) << kernel.status().message();
+      EXPECT_LT(kernel->cubin.size(), 64 * 1024) << source.expression;  // 10 to 35 KB
     }
   }
 }
