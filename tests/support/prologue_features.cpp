@@ -268,7 +268,7 @@ std::vector<PrologueFeature> make_features() {
 }
 
 // Says which kernel of the CUDA backend a plan runs, where kernels can be compiled. It decides without a GPU.
-std::string kernel_of(const AttentionPrologueParams& params) {
+std::string kernel_of([[maybe_unused]] const AttentionPrologueParams& params) {
 #ifdef PROLOGUE_HAS_CUDA
   return cuda::kernel_kind(params, true);
 #else
