@@ -268,7 +268,7 @@ TEST(CompileDeathTest, APathThatIsNotNvrtcIsNamed) {
         fputs(status.message().c_str(), stderr);
         std::exit(status.code() == StatusCode::unsupported ? 0 : 1);
       },
-      testing::ExitedWithCode(0), "NVRTC cannot be opened: /proc/prologue/libnvrtc.so");
+      testing::ExitedWithCode(0), "NVRTC was not found: .*; tried /proc/prologue/libnvrtc.so");
 }
 
 }  // namespace

@@ -1,22 +1,17 @@
 #include <prologue/kernels/base/compile/nvrtc.h>
 
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
 
 #include <cstdlib>
 
 #include <prologue/kernels/base/compile/sources.h>
+#include <prologue/kernels/base/host/open_library.h>
 
 namespace prologue::cuda {
 
 namespace {
 
-template <class Function>
-Status find_function(void* library, const char* path, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(::dlsym(library, name));
-  if (function != nullptr) return {};
-  return unsupported("compiling kernels: ", path, " has no function ", name, ": NVRTC of CUDA 11.2 or later has it");
-}
+constexpr const char* kWhat = "compiling kernels: NVRTC";
 
 Result<Nvrtc> search_nvrtc() {
   if (const char* const named = std::getenv("PROLOGUE_NVRTC"); named != nullptr && *named != '\0') return open_nvrtc(named);
@@ -62,10 +57,9 @@ class Program {
 }  // namespace
 
 Result<Nvrtc> open_nvrtc(const char* path) {
-  void* const library = ::dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return unsupported("compiling kernels: NVRTC cannot be opened: ", ::dlerror());
+  PROLOGUE_ASSIGN_OR_RETURN(const OpenLibrary library, open_library(kWhat, {path}));
   Nvrtc nvrtc = {};
-  const auto find = [&](const char* name, auto& function) { return find_function(library, path, name, function); };
+  const auto find = [&](const char* name, auto& function) { return find_function(kWhat, library, name, function); };
   PROLOGUE_RETURN_IF_ERROR(find("nvrtcVersion", nvrtc.version));
   PROLOGUE_RETURN_IF_ERROR(find("nvrtcGetNumSupportedArchs", nvrtc.num_supported_archs));
   PROLOGUE_RETURN_IF_ERROR(find("nvrtcGetSupportedArchs", nvrtc.supported_archs));
