@@ -30,9 +30,6 @@ function(prologue_compile_settings target)
                                              -fno-omit-frame-pointer $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>>)
     target_link_options(${target} PRIVATE -fsanitize=address,undefined)
   endif()
-  if(PROLOGUE_FUZZ)  # coverage for libFuzzer; its main() comes with the targets in tests/fuzz
-    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
-  endif()
   if(PROLOGUE_HAS_CUDA)
     target_compile_definitions(${target} PRIVATE PROLOGUE_HAS_CUDA=1)
     # Machine code is kept compressed, at a quarter of its size. The driver unpacks a source's kernels when the first of them is used.
@@ -42,6 +39,14 @@ function(prologue_compile_settings target)
       list(APPEND _nvcc -Werror=all-warnings)
     endif()
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:${_nvcc}> $<$<COMPILE_LANGUAGE:CXX>:-Wno-psabi>)  # as nvcc calls it
+  endif()
+endfunction()
+
+# Coverage for libFuzzer, whose main() comes with the targets in tests/fuzz: for these and for the libraries that they link. Other programs
+# link such libraries as any others.
+function(prologue_cover_for_fuzzing target)
+  if(PROLOGUE_FUZZ)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
   endif()
 endfunction()
 
@@ -79,6 +84,7 @@ function(prologue_library name)
                                                      $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(prologue_${name} PUBLIC ${ARG_DEPENDS} PRIVATE ${ARG_PRIVATE_DEPENDS})
   prologue_compile_settings(prologue_${name})
+  prologue_cover_for_fuzzing(prologue_${name})
   if(_cuda_sources AND PROLOGUE_CUDA STREQUAL "EMULATED")
     target_include_directories(prologue_${name} BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/tests/emulator/include)
   endif()

@@ -49,15 +49,15 @@ fetch_tools=(python3 python3-pip ca-certificates)
 need_build_tools() { need "${build_tools[@]}"; }
 need_test_tools() { need "${test_tools[@]}"; }
 need_fetch_tools() { need "${fetch_tools[@]}"; }
-# clang with libFuzzer, which some distributions have in a package of its own.
-need_fuzz_tools() {
+# clang with its sanitizers and libFuzzer, which some distributions have in a package of its own.
+need_clang() {
   need clang
   compgen -G "$(clang -print-runtime-dir)/libclang_rt.fuzzer-*.a" >/dev/null || need "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
 }
 # All that the scripts of CI would ask for one after another.
 need_everything() {
   need "${build_tools[@]}" "${test_tools[@]}" "${fetch_tools[@]}" python3-venv clang
-  need_fuzz_tools
+  need_clang
 }
 
 # lock FILE: waits while another script holds it. The end of this one frees it.

@@ -332,8 +332,8 @@ void check_names(const json& object, FieldNames read, const std::string& parent,
   const std::string dotted = parent.empty() ? "" : parent + ".";
   for (const auto& [name, value] : object.items()) {
     if (value.is_null() || contains(read, name)) continue;
-    const auto known =
-        std::find_if(std::begin(kRefused), std::end(kRefused), [&](const Known& each) { return fits(name, each.name); });
+    const auto known = std::find_if(std::begin(kRefused), std::end(kRefused),
+                                    [&field = name](const Known& each) { return fits(field, each.name); });
     if (known != std::end(kRefused)) {
       refuse(*known, dotted + name, value, read);
     } else if (!contains(std::span(kHarmless), name)) {

@@ -10,7 +10,9 @@
 #include <mutex>
 #include <vector>
 
-#if defined(__SANITIZE_ADDRESS__)
+#include "../support/sanitizers.h"
+
+#if defined(PROLOGUE_ADDRESS_SANITIZER)
 #include <sanitizer/asan_interface.h>
 #endif
 
@@ -161,7 +163,7 @@ class Cluster {
   const std::function<void()>* kernel_ = nullptr;
   Fiber* current_ = nullptr;
   void* host_stack_pointer_ = nullptr;
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(PROLOGUE_ADDRESS_SANITIZER)
   const void* host_bottom_ = nullptr;
   size_t host_size_ = 0;
 #endif
@@ -178,20 +180,20 @@ void Cluster::switch_to(Fiber* fiber, void** save, [[maybe_unused]] bool ends) {
   current_ = fiber;
   thread = fiber;
   if (fiber != nullptr) block_index = fiber->block->index, dynamic_shared = fiber->block->shared;
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(PROLOGUE_ADDRESS_SANITIZER)
   void* fake = nullptr;
   const void* const bottom = fiber == nullptr ? host_bottom_ : fiber->stack->begin();
   __sanitizer_start_switch_fiber(ends ? nullptr : &fake, bottom, fiber == nullptr ? host_size_ : kStackBytes);
 #endif
   prologue_emulator_switch(save, fiber == nullptr ? host_stack_pointer_ : fiber->stack_pointer);
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(PROLOGUE_ADDRESS_SANITIZER)
   __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
 #endif
 }
 
 // This is the first function on a thread's stack. The first thread comes from the host.
 void Cluster::enter() {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(PROLOGUE_ADDRESS_SANITIZER)
   const void* bottom = nullptr;
   size_t size = 0;
   __sanitizer_finish_switch_fiber(nullptr, &bottom, &size);
@@ -312,7 +314,7 @@ void Cluster::run(std::vector<Block> blocks, const Extent& extent, const std::fu
     fiber.thread_index = {number % extent.x, number / extent.x % extent.y, number / extent.x / extent.y};
     fiber.next = fibers_[static_cast<size_t>((i + 1) % running_)].get();
     fiber.previous = fibers_[static_cast<size_t>((i + running_ - 1) % running_)].get();
-#if defined(__SANITIZE_ADDRESS__)  // the thread before has left its frames without returning
+#if defined(PROLOGUE_ADDRESS_SANITIZER)  // the thread before has left its frames without returning
     if (fiber.stack_pointer != nullptr) {
       auto* const lowest = static_cast<unsigned char*>(fiber.stack_pointer) - 1024;
       ASAN_UNPOISON_MEMORY_REGION(lowest, static_cast<size_t>(fiber.stack->end() - lowest));

@@ -25,6 +25,7 @@
 
 #include "tests/support/gguf_writer.h"
 #include "tests/support/safetensors_writer.h"
+#include "tests/support/sanitizers.h"
 
 namespace {
 
@@ -46,7 +47,7 @@ bool must_fail() {
 
 }  // namespace
 
-#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if defined(__GLIBC__) && !defined(PROLOGUE_ADDRESS_SANITIZER) && !defined(PROLOGUE_THREAD_SANITIZER)
 // All of malloc is replaced, for every library of the process.
 #define PROLOGUE_TEST_WHOLE_MALLOC 1
 extern "C" {

@@ -408,8 +408,8 @@ std::string model_table(const std::map<std::string, double>& on_cpu, const nlohm
   std::string table = "| model | files | what it needs | CPU, float32 | H200, float32 | H200, bfloat16 |\n| --- | --- | --- | --- | --- | --- |\n";
   for (const auto& [name, off] : on_cpu) {
     const ReferenceModel reference = test::read_reference_model(name);
-    const auto gpu = [&](const char* type) {
-      return on_gpu.contains(name) ? rounded_up(on_gpu.at(name).at(type)) : std::string("not run");
+    const auto gpu = [&on_gpu, &model = name](const char* type) {
+      return on_gpu.contains(model) ? rounded_up(on_gpu.at(model).at(type)) : std::string("not run");
     };
     table += "| " + name + " | " + formats_of(name) + " | " + reference.exercises + " | " + rounded_up(off) + " | " + gpu("float32") + " | " +
              gpu("bfloat16") + " |\n";

@@ -19,6 +19,7 @@
 #include <prologue/engine/gguf/gguf.h>
 
 #include "tests/support/gguf_writer.h"
+#include "tests/support/sanitizers.h"
 
 namespace prologue {
 namespace {
@@ -707,7 +708,7 @@ TEST(Requests, TenThousandShortOnesTakeNoMoreMemoryThanThousand) {
     }
   };
   serve(10);
-#ifndef __SANITIZE_ADDRESS__  // which keeps released memory, and finds what is not released
+#ifndef PROLOGUE_ADDRESS_SANITIZER  // which keeps released memory, and finds what is not released
   const int64_t before = resident_kilobytes();
   serve(90);
   EXPECT_LT(resident_kilobytes(), before + 4096);

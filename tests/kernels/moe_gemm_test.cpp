@@ -155,7 +155,7 @@ void check_batches(Backend backend, GemmContext& context) {
     const Inputs<T> in = make_inputs<T>(all, 5);
     const std::vector<T> batch = run_moe_gemm(backend, context, all, in);
     for (const auto& [begin, count] : {std::pair<int64_t, int64_t>{0, 1}, {7, 1}, {190, 7}, {100, 50}, {3, 197}}) {
-      const auto part = [&](const auto& values, int64_t width) {
+      const auto part = [begin = begin, count = count](const auto& values, int64_t width) {
         return std::decay_t<decltype(values)>(values.begin() + begin * width, values.begin() + (begin + count) * width);
       };
       Case c = all;

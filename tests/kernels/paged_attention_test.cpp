@@ -21,6 +21,7 @@
 #include "tests/support/bits.h"
 #include "tests/support/random.h"
 #include "tests/support/refusals.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/tolerance.h"
 #include "tests/support/types.h"
 
@@ -1048,7 +1049,7 @@ void on_a_stack_of(size_t bytes, const std::function<void()>& work) {
 
 // An engine may call the CPU backend from a thread with little stack. All of the kernel's memory is there, whatever the head dims are.
 TEST(PagedAttentionCpuTest, RunsOnASmallStack) {
-#ifdef __SANITIZE_ADDRESS__
+#ifdef PROLOGUE_ADDRESS_SANITIZER
   GTEST_SKIP() << "AddressSanitizer surrounds every array on the stack";
 #endif
   for (const int64_t head_dim : {64, 128, 256, 576}) {

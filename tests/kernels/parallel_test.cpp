@@ -15,6 +15,8 @@
 
 #include <prologue/kernels/base/host/parallel.h>
 
+#include "tests/support/sanitizers.h"
+
 namespace prologue {
 namespace {
 
@@ -109,7 +111,7 @@ TEST(Parallel, WorksInAForkedChild) {
 }
 
 TEST(Parallel, WorksWhereTheSystemGrantsNoThread) {
-#ifdef __SANITIZE_ADDRESS__
+#ifdef PROLOGUE_ADDRESS_SANITIZER
   GTEST_SKIP() << "AddressSanitizer needs more address space than this test leaves";
 #endif
   EXPECT_EQ(in_a_child([] {

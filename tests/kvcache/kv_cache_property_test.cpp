@@ -7,12 +7,13 @@
 
 #include "tests/support/kv_model.h"
 #include "tests/support/random.h"
+#include "tests/support/sanitizers.h"
 
 namespace prologue::test {
 namespace {
 
 // There are more than 10^6 in all where they are fast.
-#if defined(NDEBUG) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if defined(NDEBUG) && !defined(PROLOGUE_ADDRESS_SANITIZER) && !defined(PROLOGUE_THREAD_SANITIZER)
 constexpr int64_t kOperations = 100'000;
 #else
 constexpr int64_t kOperations = 3'000;

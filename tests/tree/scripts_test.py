@@ -287,7 +287,9 @@ class Test(unittest.TestCase):
             tree.add_program(os.path.join(tree.root, path))
             with open(os.path.join(tree.root, path), 'w') as file:
                 file.write('#!/bin/sh\n' + lines + '\n')
+        tree.add_program(os.path.join(tree.bin, 'clang'))
         os.makedirs(os.path.join(tree.root, 'build/sanitize'))
+        self.tree = tree
         return tree.run('scripts/test', *arguments)
 
     def test_the_python_tests_stand_before_the_summary(self):
@@ -296,6 +298,12 @@ class Test(unittest.TestCase):
         self.assertRegex(result.stdout, r'(?s)all: \n5 passed in Python\n.*100% tests passed, 0 tests failed out of 1\n\Z')
         self.assertRegex(result.stderr, r'The build took \d+ s')
         self.assertNotIn('Python', self.run_it('--sanitize').stdout)
+
+    def test_the_sanitizers_and_the_fuzz_targets_share_a_tree(self):
+        for arguments, target in ((['--sanitize'], 'sanitize'), (['--fuzz', '1'], 'fuzz')):
+            self.run_it(*arguments)
+            # Twice: if the tree has another compiler, CMake takes nothing but the new one from the preset the first time.
+            self.assertEqual(self.tree.calls('cmake'), [['--preset', 'sanitize'], ['--preset', 'sanitize'], ['--build', '--preset', target]])
 
     def test_a_failure_of_the_python_tests_is_one(self):
         result = self.run_it(python='exit 1')
