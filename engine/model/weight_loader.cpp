@@ -205,10 +205,13 @@ Result<WeightLoader::Slice> WeightLoader::slice_of(const Part& part, bool is_vec
 }
 
 Result<unsigned char*> WeightLoader::allocate(int64_t num_bytes) {
-  constexpr int64_t kBlockBytes = int64_t{64} << 20;
+  // Blocks grow, so that a small model takes little memory.
+  constexpr int64_t kFirstBlockBytes = int64_t{1} << 20;
+  constexpr int64_t kLargestBlockBytes = int64_t{64} << 20;
   constexpr int64_t kAlignment = 256;
   if (blocks_.empty() || block_used_ + num_bytes > blocks_.back().size_bytes()) {
-    PROLOGUE_ASSIGN_OR_RETURN(Buffer block, Buffer::allocate(execution_.device, std::max(kBlockBytes, num_bytes)));
+    const int64_t block_bytes = blocks_.empty() ? kFirstBlockBytes : std::min(4 * blocks_.back().size_bytes(), kLargestBlockBytes);
+    PROLOGUE_ASSIGN_OR_RETURN(Buffer block, Buffer::allocate(execution_.device, std::max(block_bytes, num_bytes)));
     blocks_.push_back(std::move(block));
     block_used_ = 0;
   }
