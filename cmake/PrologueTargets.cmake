@@ -43,7 +43,7 @@ function(prologue_compile_settings target)
 endfunction()
 
 # Coverage for libFuzzer, whose main() comes with the targets in tests/fuzz: for these and for the libraries that they link. Tests link the
-# same libraries, and run in up to 4 % more time. Recording the operands of comparisons takes 12 to 18 %: it is left to the engine, whose fuzz
+# same libraries, and run in up to 5 % more time. Recording the operands of comparisons takes 11 to 25 %: it is left to the engine, whose fuzz
 # targets pass on files and texts. All others make decisions of their bytes, which the library compares with nothing.
 function(prologue_cover_for_fuzzing target)
   if(PROLOGUE_FUZZ)
