@@ -82,8 +82,9 @@ int run(int argc, char** argv) {
   }();
   if (!loaded.ok()) return fail(loaded.status().message());
   Engine& engine = **loaded;
-  for (const std::string& note : examples::notes_about(engine, options.engine.context_length))
-    std::cerr << "serve: " << note << "\n";
+  for (const std::string& note : examples::notes_about(engine, options.engine.context_length)) {
+    std::cerr << str_cat("serve: ", note, "\n");
+  }
   auto chat = examples::create_chat_format(engine.tokenizer(), options.chat_template);
   if (!chat.ok() && !options.chat_template.chosen.empty()) return fail(chat.status().message());
   Api api(engine, options.model_name, std::move(chat), options.http.max_requests, std::chrono::seconds(options.timeout_seconds),
@@ -113,7 +114,7 @@ int run(int argc, char** argv) {
             << dtype_name(engine.dtype()) << ", at http://" << host << ":" << *port << "/ (Ctrl-C stops it)" << std::endl;
   EndSignals::wait();
 
-  std::cerr << "serve: shutting down" << std::endl;
+  std::cerr << "serve: shutting down\n";  // one write: other threads write lines, too
   api.shut_down(kPatience);
   http.stop();
   http_thread.join();

@@ -32,7 +32,7 @@ std::string name_of_model(const std::string& path) {
 }  // namespace
 
 int fail(std::string_view message) {
-  std::cerr << "serve: " << printable(message, 4096) << "\n";
+  std::cerr << str_cat("serve: ", printable(message, 4096), "\n");  // one write: other threads write lines, too
   return 1;
 }
 

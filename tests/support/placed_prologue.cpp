@@ -184,8 +184,10 @@ void PlacedPrologue<T>::place_inputs() {
     const int64_t stride = v_at + c.num_kv_heads * c.v_width() + c.row_padding;
     std::vector<T> qkv = poisoned<T>(c.num_tokens * stride);
     scatter(data_.q, c.num_q_heads, c.head_dim, stride, c.head_dim, qkv.data());
-    scatter(data_.k, c.k_heads(), c.head_dim, stride, c.head_dim, qkv.data() + k_at);
-    if (!c.v_is_k) scatter(data_.v, c.v_heads(), c.v_width(), stride, c.v_width(), qkv.data() + v_at);
+    if (c.num_tokens > 0) {
+      scatter(data_.k, c.k_heads(), c.head_dim, stride, c.head_dim, qkv.data() + k_at);
+      if (!c.v_is_k) scatter(data_.v, c.v_heads(), c.v_width(), stride, c.v_width(), qkv.data() + v_at);
+    }
     const bool written = c.in_place || c.kv_in_place;
     set_packed_qkv(params_, written ? add_output(qkv, c.misalign, "qkv") : arena_.input(qkv, c.misalign), stride);
   } else {

@@ -161,7 +161,7 @@ PrologueData<T> make_data(const PrologueCase& c) {
   PrologueData<T> data;
   data.q = heads(c.num_tokens * c.num_q_heads * c.head_dim);
   data.k = heads(c.num_tokens * c.k_heads() * c.head_dim);
-  if (c.one_k_rope) {  // the rotated channels of head 0 in all heads
+  if (c.one_k_rope && c.k_heads() > 0) {  // the rotated channels of head 0 in all heads
     for (int64_t t = 0; t < c.num_tokens; ++t) {
       const auto first = data.k.begin() + t * c.k_heads() * c.head_dim + c.rotary_offset;
       for (int64_t h = 1; h < c.k_heads(); ++h) std::copy_n(first, c.rotary_dim, first + h * c.head_dim);
