@@ -1,6 +1,6 @@
 // Compares real models with llama.cpp's greedy tokens in float32 (the files in tests/golden/generation say how they were made). Runs where
-// scripts/fetch_model has put the models. All rows and tokens run as a batch and are scored once for a model and a device. With another
-// page size, another number of threads, unfused, or each row alone, a part of the tokens goes through the same code.
+// scripts/fetch_model has put the models. All rows and tokens run as a batch and are scored once for a model and a device. Each row also runs
+// in one of the other ways: alone, with another page size, another number of threads, unfused; with PROLOGUE_TEST_ALL in all of them.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -11,6 +11,7 @@
 #include <prologue/engine/engine.h>
 #include <prologue/kernels/base/gpu.h>
 
+#include "tests/support/combinations.h"
 #include "tests/support/source_path.h"
 
 namespace prologue {
@@ -28,6 +29,8 @@ const RealModel kSmolLm2 = {"models/SmolLM2-135M-Instruct.Q4_1.gguf", "tests/gol
 const RealModel kGemma3 = {"models/gemma-3-270m.Q4_K_M.gguf", "tests/golden/generation/gemma3_270m_greedy.json", 0.1};
 
 constexpr int64_t kAllTokens = 48, kSomeTokens = 16;  // of each row
+constexpr int kAllRows = -1, kOtherWays = 3;
+constexpr size_t kLongPrompt = 1000;  // tokens: as long to score as all other rows
 
 struct Row {
   std::string prompt;
@@ -55,28 +58,41 @@ struct Case {
   bool fused;
   bool one_batch;
   int threads;
-  int64_t max_tokens = kAllTokens;  // with fewer nothing is scored
+  int way = kAllRows;  // all rows and tokens, which are also scored; else which of kOtherWays, which share the rows
 };
+
+std::vector<Row> rows_of(const Case& which) {
+  std::vector<Row> rows = golden_rows(which.model);
+  if (which.way == kAllRows) return rows;
+  std::vector<Row> some;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (i % kOtherWays != static_cast<size_t>(which.way) && !test::tests_all_combinations()) continue;
+    some.push_back(std::move(rows[i]));
+    if (some.back().tokens.size() <= kSomeTokens) continue;
+    some.back().tokens.resize(kSomeTokens);
+    some.back().stop = "length";
+  }
+  return some;
+}
 
 void PrintTo(const Case& which, std::ostream* out) { *out << which.name; }
 
 class RealModels : public testing::TestWithParam<Case> {};
 
-INSTANTIATE_TEST_SUITE_P(
-    Cases, RealModels,
-    testing::Values(Case{"cpu_alone", kSmolLm2, Device::cpu, 16, true, false, 2, kSomeTokens},
-                    Case{"cpu_batch", kSmolLm2, Device::cpu, 16, true, true, 2},
-                    Case{"cpu_batch_page_1_one_thread", kSmolLm2, Device::cpu, 1, true, true, 1, kSomeTokens},
-                    Case{"cpu_batch_page_64_unfused", kSmolLm2, Device::cpu, 64, false, true, 3, kSomeTokens},
-                    Case{"cuda_alone", kSmolLm2, Device::cuda, 16, true, false, 2},
-                    Case{"cuda_batch", kSmolLm2, Device::cuda, 16, true, true, 2},
-                    Case{"cuda_batch_page_1", kSmolLm2, Device::cuda, 1, true, true, 2},
-                    Case{"cuda_batch_page_64_unfused", kSmolLm2, Device::cuda, 64, false, true, 2},
-                    Case{"cuda_alone_unfused", kSmolLm2, Device::cuda, 16, false, false, 2},
-                    Case{"gemma3_cpu_batch", kGemma3, Device::cpu, 16, true, true, 2},
-                    Case{"gemma3_cuda_alone", kGemma3, Device::cuda, 16, true, false, 2},
-                    Case{"gemma3_cuda_batch_unfused", kGemma3, Device::cuda, 16, false, true, 2}),
-    [](const auto& each) { return each.param.name; });
+INSTANTIATE_TEST_SUITE_P(Cases, RealModels,
+                         testing::Values(Case{"cpu_alone", kSmolLm2, Device::cpu, 16, true, false, 2, 1},
+                                         Case{"cpu_batch", kSmolLm2, Device::cpu, 16, true, true, 2},
+                                         Case{"cpu_batch_page_1_one_thread", kSmolLm2, Device::cpu, 1, true, true, 1, 0},
+                                         Case{"cpu_batch_page_64_unfused", kSmolLm2, Device::cpu, 64, false, true, 3, 2},
+                                         Case{"cuda_alone", kSmolLm2, Device::cuda, 16, true, false, 2},
+                                         Case{"cuda_batch", kSmolLm2, Device::cuda, 16, true, true, 2},
+                                         Case{"cuda_batch_page_1", kSmolLm2, Device::cuda, 1, true, true, 2},
+                                         Case{"cuda_batch_page_64_unfused", kSmolLm2, Device::cuda, 64, false, true, 2},
+                                         Case{"cuda_alone_unfused", kSmolLm2, Device::cuda, 16, false, false, 2},
+                                         Case{"gemma3_cpu_batch", kGemma3, Device::cpu, 16, true, true, 2},
+                                         Case{"gemma3_cuda_alone", kGemma3, Device::cuda, 16, true, false, 2},
+                                         Case{"gemma3_cuda_batch_unfused", kGemma3, Device::cuda, 16, false, true, 2}),
+                         [](const auto& each) { return each.param.name; });
 
 TEST_P(RealModels, SpeakTheReferenceTokens) {
   const Case& which = GetParam();
@@ -93,17 +109,13 @@ TEST_P(RealModels, SpeakTheReferenceTokens) {
   auto engine = Engine::load(options);
   ASSERT_TRUE(engine.ok()) << engine.status().message();
 
-  std::vector<Row> rows = golden_rows(which.model);
+  const std::vector<Row> rows = rows_of(which);
   ASSERT_FALSE(rows.empty());
-  for (Row& row : rows) {
-    if (static_cast<int64_t>(row.tokens.size()) <= which.max_tokens) continue;
-    row.tokens.resize(static_cast<size_t>(which.max_tokens));
-    row.stop = "length";
-  }
+  const bool whole = which.way == kAllRows;
   std::vector<Request> requests(rows.size());
   for (size_t i = 0; i < rows.size(); ++i) {
     requests[i].prompt = (*engine)->tokenizer().encode(rows[i].prompt, true, (*engine)->tokenizer().add_bos()).value();
-    requests[i].max_tokens = which.max_tokens;
+    requests[i].max_tokens = whole ? kAllTokens : kSomeTokens;
     EXPECT_EQ(requests[i].prompt, rows[i].prompt_tokens) << rows[i].prompt;
   }
   std::vector<Completion> completions;
@@ -126,7 +138,7 @@ TEST_P(RealModels, SpeakTheReferenceTokens) {
     } else {
       ADD_FAILURE() << rows[i].prompt << ": " << got.size() << " tokens, want " << want.size();
     }
-    if (which.max_tokens < kAllTokens) continue;
+    if (!whole || (rows[i].prompt_tokens.size() > kLongPrompt && !test::tests_all_combinations())) continue;
     // After the reference's tokens, the choice is the reference's at every place.
     const Score score = (*engine)->score(rows[i].prompt_tokens, want).value();
     for (size_t t = 0; t < want.size(); ++t) {
