@@ -205,8 +205,8 @@ Result<WeightLoader::Slice> WeightLoader::slice_of(const Part& part, bool is_vec
 }
 
 Result<unsigned char*> WeightLoader::allocate(int64_t num_bytes) {
-  // Blocks grow, so that a small model takes little memory.
-  constexpr int64_t kFirstBlockBytes = int64_t{1} << 20;
+  // Blocks grow, so that a small model takes little memory. Smaller ones would not be aligned on the host (kernels/base/memory.h).
+  constexpr int64_t kFirstBlockBytes = int64_t{2} << 20;
   constexpr int64_t kLargestBlockBytes = int64_t{64} << 20;
   constexpr int64_t kAlignment = 256;
   if (blocks_.empty() || block_used_ + num_bytes > blocks_.back().size_bytes()) {

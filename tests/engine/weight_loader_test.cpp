@@ -33,10 +33,11 @@ class WeightLoaderTest : public testing::TestWithParam<DType> {
     std::vector<T> values(static_cast<size_t>(count));
     for (T& value : values) value = from_float<T>(static_cast<float>(random_.uniform() - 0.5));
     writer_.add(name, dtype, shape, values);
-    for (const T value : values) values_[name].push_back(to_float(value));
+    std::vector<float>& expected = values_[name];
+    for (const T value : values) expected.push_back(to_float(value));
   }
 
-  void SetUp() override {
+  void open() {
     add<float>("f32", "F32", {kRows, kCols});
     add<Float16>("f16", "F16", {kRows, kCols});
     add<BFloat16>("bf16", "BF16", {kRows, kCols});
@@ -47,7 +48,6 @@ class WeightLoaderTest : public testing::TestWithParam<DType> {
     add<Float16>("experts16", "F16", {kExperts, 2, kCols});
     add<BFloat16>("experts_turned", "BF16", {kExperts, kCols, kRows});
     add<float>("expert_bias", "F32", {kExperts, kRows});
-    add<BFloat16>("large", "BF16", {700, 3001});  // more than is converted at once
     add<float>("large_transposed", "F32", {130, 257});
     writer_.add("buffer", "I64", {2}, std::vector<int64_t>{1, 2});
     directory_.write("config.json", std::string("{}"));
@@ -57,6 +57,11 @@ class WeightLoaderTest : public testing::TestWithParam<DType> {
       EXPECT_GE(done, progress_);
       progress_ = done;
     });
+  }
+
+  void open_with_large() {
+    add<BFloat16>("large", "BF16", {700, 3001});  // more than is converted at once
+    open();
   }
 
   using Element = std::function<float(int64_t row, int64_t col)>;
@@ -99,10 +104,12 @@ INSTANTIATE_TEST_SUITE_P(Types, WeightLoaderTest, testing::Values(DType::f32, DT
                          [](const auto& type) { return dtype_name(type.param); });
 
 TEST_P(WeightLoaderTest, WholeTensors) {
+  open_with_large();
+  const float* const large = values_["large"].data();
   for (const char* name : {"f32", "f16", "bf16"}) {
     expect(loader_->load(name, kRows, kCols), kRows, kCols, [&](int64_t r, int64_t c) { return at(name, r * kCols + c); });
   }
-  expect(loader_->load("large", 700, 3001), 700, 3001, [&](int64_t r, int64_t c) { return at("large", r * 3001 + c); });
+  expect(loader_->load("large", 700, 3001), 700, 3001, [&](int64_t r, int64_t c) { return large[r * 3001 + c]; });
   for (const char* name : {"vector", "vector16"}) {
     expect(loader_->load(name, 1, 8), 1, 8, [&](int64_t, int64_t c) { return at(name, c); });
   }
@@ -113,6 +120,8 @@ TEST_P(WeightLoaderTest, WholeTensors) {
 }
 
 TEST_P(WeightLoaderTest, PartsOneAfterAnother) {
+  open_with_large();
+  const float* const large = values_["large"].data();
   const auto f32 = [&](int64_t r, int64_t c) { return at("f32", r * kCols + c); };
   const auto more = [&](int64_t r, int64_t c) { return at("more", r * kCols + c); };
   expect(loader_->load_stacked({{"f32", 6}, {"more", 4}}, kCols), 10, kCols,
@@ -123,7 +132,7 @@ TEST_P(WeightLoaderTest, PartsOneAfterAnother) {
   expect(loader_->load_stacked({{"f32", 3, 0}, {"f32", 3, 1}}, kCols, {.row_step = 2}), 6, kCols,
          [&](int64_t r, int64_t c) { return r < 3 ? f32(2 * r, c) : f32(2 * (r - 3) + 1, c); });
   expect(loader_->load_stacked({{"large", 350, 1}}, 3001, {.row_step = 2}), 350, 3001,
-         [&](int64_t r, int64_t c) { return at("large", (2 * r + 1) * 3001 + c); });
+         [&](int64_t r, int64_t c) { return large[(2 * r + 1) * 3001 + c]; });
   expect(loader_->load_joined({{"vector", 3, 5}, {"vector16", 8}}), 1, 11,
          [&](int64_t, int64_t c) { return c < 3 ? at("vector", c + 5) : at("vector16", c - 3); });
   expect(loader_->load_joined({{"vector16", 4, 1}}, {.add = -2.5f, .row_step = 2}), 1, 4,
@@ -131,6 +140,7 @@ TEST_P(WeightLoaderTest, PartsOneAfterAnother) {
 }
 
 TEST_P(WeightLoaderTest, Transposed) {
+  open();
   expect(loader_->load("f16", kCols, kRows, {.transposed = true}), kCols, kRows,
          [&](int64_t r, int64_t c) { return at("f16", c * kCols + r); });
   expect(loader_->load("large_transposed", 257, 130, {.transposed = true}), 257, 130,
@@ -140,6 +150,7 @@ TEST_P(WeightLoaderTest, Transposed) {
 }
 
 TEST_P(WeightLoaderTest, Experts) {
+  open();
   const auto expert = [&](const char* name, int64_t e, int64_t r, int64_t c) { return at(name, (e * kRows + r) * kCols + c); };
   expect(loader_->load("experts", kRows, kCols, {.experts = kExperts}), kExperts * kRows, kCols,
          [&](int64_t r, int64_t c) { return at("experts", r * kCols + c); });
@@ -167,6 +178,7 @@ TEST_P(WeightLoaderTest, Experts) {
 }
 
 TEST_P(WeightLoaderTest, RefusesWhatTheTensorsDoNotHave) {
+  open();
   expect_refused(loader_->load("x", 2, 2), "the tensor x is missing", StatusCode::not_found);
   expect_refused(loader_->load("f32", kCols, kRows), "tensor f32 has shape [6, 5]: [5, 6] is expected");
   expect_refused(loader_->load("f32", kCols, kCols, {.transposed = true}), "tensor f32 has shape [6, 5]: [5, 5] is expected");
@@ -198,6 +210,7 @@ TEST_P(WeightLoaderTest, RefusesWhatTheTensorsDoNotHave) {
 }
 
 TEST_P(WeightLoaderTest, ChecksAllTensorsAtOnce) {
+  open();
   EXPECT_TRUE(loader_->has("f32"));
   EXPECT_FALSE(loader_->has("x"));
   loader_->expect("f32", {kRows, kCols});
