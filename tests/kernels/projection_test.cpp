@@ -152,12 +152,15 @@ void expect_oracle(const Case& c, const Data& d, const std::vector<float>& got) 
   for (int64_t t = 0; t < c.num_tokens; ++t) {
     const float* const x = &d.x[static_cast<size_t>(t * c.k)];
     const double inverse = c.normed ? 1.0 / std::fabs(double{x[0]}) : 1.0;  // all elements of a row have one magnitude
+    std::vector<double> normed(x, x + c.k);
+    for (int64_t i = 0; i < c.k; ++i) {
+      normed[static_cast<size_t>(i)] *= inverse;
+      if (c.normed && c.weighted) normed[static_cast<size_t>(i)] *= double{d.norm_weight[static_cast<size_t>(i)]};
+    }
     const auto product = [&](int64_t row) {
+      const float* const weight = &d.weight[static_cast<size_t>(row * c.k)];
       double sum = c.bias ? double{d.bias[static_cast<size_t>(row)]} : 0.0;
-      for (int64_t i = 0; i < c.k; ++i) {
-        const double weight = c.normed && c.weighted ? double{d.norm_weight[static_cast<size_t>(i)]} : 1.0;
-        sum += x[i] * inverse * weight * double{d.weight[static_cast<size_t>(row * c.k + i)]};
-      }
+      for (int64_t i = 0; i < c.k; ++i) sum += normed[static_cast<size_t>(i)] * double{weight[i]};
       return in_type(sum);
     };
     for (int64_t i = 0; i < c.y_stride(); ++i) {

@@ -167,14 +167,18 @@ inline void hadamard(Row& row, const PrologueInput& in) {
       (std::log2(static_cast<double>(block)) + 2.0) / 16.0;  // how often sums and product round; 16 * 2^-24 to one
   const Row from = row;
   for (int64_t begin = 0; begin < static_cast<int64_t>(row.size()); begin += block) {
-    for (int64_t i = 0; i < block; ++i) {
-      Element sum;
-      for (int64_t j = 0; j < block; ++j) {
-        const Element& e = from[static_cast<size_t>(begin + j)];
-        sum.value += std::popcount(static_cast<uint64_t>(i & j)) % 2 == 0 ? e.value : -e.value;
-        sum.scale += e.scale + sums * std::fabs(e.value);
+    std::vector<double> values(static_cast<size_t>(block));
+    double scale = 0.0;  // the same for all
+    for (int64_t j = 0; j < block; ++j) {
+      const Element& e = from[static_cast<size_t>(begin + j)];
+      const double signed_value[2] = {e.value, -e.value};
+      for (int64_t i = 0; i < block; ++i) {
+        values[static_cast<size_t>(i)] += signed_value[std::popcount(static_cast<uint64_t>(i & j)) % 2];
       }
-      row[static_cast<size_t>(begin + i)] = {sum.value / root, sum.scale / root};
+      scale += e.scale + sums * std::fabs(e.value);
+    }
+    for (int64_t i = 0; i < block; ++i) {
+      row[static_cast<size_t>(begin + i)] = {values[static_cast<size_t>(i)] / root, scale / root};
     }
   }
   round_step(row, in);

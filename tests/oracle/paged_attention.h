@@ -87,6 +87,18 @@ QueryRowFaults query_row_faults(const AttentionInputs<T>& in) {
   return faults;
 }
 
+// Returns the sum of term(i) for i below `count`, as four sums that do not wait for each other.
+template <class Term>
+double sum_of(int64_t count, const Term& term) {
+  double sums[4] = {};
+  int64_t i = 0;
+  for (; i + 4 <= count; i += 4) {
+    for (int64_t part = 0; part < 4; ++part) sums[part] += term(i + part);
+  }
+  for (; i < count; ++i) sums[0] += term(i);
+  return sums[0] + sums[1] + (sums[2] + sums[3]);
+}
+
 // Returns [num_tokens, num_q_heads, v_head_dim]; rows that nothing is written to have a NaN value.
 //
 // The result is sum_p w_p v_p / sum_p w_p. A relative error d_p of w_p moves it by p_p d_p (v_p - out), so that the error is at
@@ -154,21 +166,25 @@ std::vector<Reference> paged_attention(const AttentionInputs<T>& in, const Allow
     }
     for (int64_t head = 0; head < in.num_kv_heads; ++head) {
       std::vector<double> keys(static_cast<size_t>(positions * in.head_dim)), values(static_cast<size_t>(positions * v_width));
-      std::vector<double> key_zero_points(static_cast<size_t>(positions)), value_zero_points(static_cast<size_t>(positions));
+      std::vector<double> key_magnitudes(keys.size()), value_magnitudes(values.size());
       const auto magnitude_of = [&](double x, double zero_point) { return std::fabs(x - zero_point) + std::fabs(zero_point); };
       for (int64_t p = 0; p < positions; ++p) {
         if (bad[static_cast<size_t>(p)]) continue;
         const int64_t page = page_of(first + p), offset = place_of(first + p) % in.page_size;
         const int64_t place = page * in.page_stride + offset * in.token_stride + head * in.head_stride;
+        const bool by_sums = allowance.zero_points_by_sums;
+        const double key_zero_point = by_sums && in.key_zero_point ? in.key_zero_point(page, offset, head) : 0.0;
+        const double value_zero_point = by_sums && in.value_zero_point ? in.value_zero_point(page, offset, head) : 0.0;
         for (int64_t d = 0; d < in.head_dim; ++d) {
-          keys[static_cast<size_t>(p * in.head_dim + d)] = in.key ? in.key(page, offset, head, d) : at(in.k, place + d);
+          const double x = in.key ? in.key(page, offset, head, d) : at(in.k, place + d);
+          keys[static_cast<size_t>(p * in.head_dim + d)] = x;
+          key_magnitudes[static_cast<size_t>(p * in.head_dim + d)] = magnitude_of(x, key_zero_point);
         }
         for (int64_t d = 0; d < v_width; ++d) {
-          values[static_cast<size_t>(p * v_width + d)] = in.value ? in.value(page, offset, head, d) : at(in.v, place + d);
+          const double x = in.value ? in.value(page, offset, head, d) : at(in.v, place + d);
+          values[static_cast<size_t>(p * v_width + d)] = x;
+          value_magnitudes[static_cast<size_t>(p * v_width + d)] = magnitude_of(x, value_zero_point);
         }
-        if (!allowance.zero_points_by_sums) continue;
-        if (in.key_zero_point) key_zero_points[static_cast<size_t>(p)] = in.key_zero_point(page, offset, head);
-        if (in.value_zero_point) value_zero_points[static_cast<size_t>(p)] = in.value_zero_point(page, offset, head);
       }
       const int64_t group = in.num_q_heads / in.num_kv_heads;
       for (int64_t j = 0; j < rows; ++j) {
@@ -178,15 +194,16 @@ std::vector<Reference> paged_attention(const AttentionInputs<T>& in, const Allow
           std::fill_n(row, v_width, Reference{0.0, 0.0});
           if (limit <= 0 || too_long) continue;
           if (std::any_of(bad.begin() + low, bad.begin() + (limit - first), [](bool b) { return b; })) continue;
-          std::vector<double> score, magnitude;
+          std::vector<double> score, magnitude, q(static_cast<size_t>(in.head_dim));
+          for (int64_t d = 0; d < in.head_dim; ++d) {
+            q[static_cast<size_t>(d)] = at(in.q, (begin + j) * in.q_token_stride + h * in.q_head_stride + d);
+          }
           for (int64_t p = low; p < limit - first; ++p) {
-            double dot = 0.0, sum = 0.0;
-            for (int64_t d = 0; d < in.head_dim; ++d) {
-              const double q = at(in.q, (begin + j) * in.q_token_stride + h * in.q_head_stride + d);
-              const double k = keys[static_cast<size_t>(p * in.head_dim + d)];
-              dot += q * k;
-              sum += std::fabs(q) * magnitude_of(k, key_zero_points[static_cast<size_t>(p)]);
-            }
+            const double* const k = &keys[static_cast<size_t>(p * in.head_dim)];
+            const double* const k_magnitude = &key_magnitudes[static_cast<size_t>(p * in.head_dim)];
+            const double dot = sum_of(in.head_dim, [&](int64_t d) { return q[static_cast<size_t>(d)] * k[d]; });
+            const double sum =
+                sum_of(in.head_dim, [&](int64_t d) { return std::fabs(q[static_cast<size_t>(d)]) * k_magnitude[d]; });
             double scaled = in.scale * dot;
             if (std::fabs(scaled) > std::numeric_limits<float>::max()) scaled *= std::numeric_limits<double>::infinity();
             score.push_back(in.soft_cap > 0.0 ? in.soft_cap * std::tanh(scaled / in.soft_cap) : scaled);
@@ -202,19 +219,24 @@ std::vector<Reference> paged_attention(const AttentionInputs<T>& in, const Allow
           }
           if (std::isinf(maximum) && maximum < 0.0) continue;  // no key has a weight: zeros
           for (double& x : score) total += x = std::exp(x - maximum);
-          for (int64_t d = 0; d < v_width; ++d) {
-            const double* column = &values[static_cast<size_t>(low * v_width + d)];
-            for (size_t p = 0; p < score.size(); ++p) row[d].value += score[p] / total * column[p * static_cast<size_t>(v_width)];
-            for (size_t p = 0; p < score.size(); ++p) {
-              const double v = std::fabs(column[p * static_cast<size_t>(v_width)]);
-              const double relative =
-                  score_units / kDefaultSteps * (1.0 + magnitude[p] + sink_size) + allowance.probability / unit;
-              const double summed =
-                  magnitude_of(column[p * static_cast<size_t>(v_width)], value_zero_points[static_cast<size_t>(low) + p]);
-              row[d].scale += ((v + std::fabs(row[d].value)) * (score[p] * relative + allowance.least_probability / unit) +
-                               (summed + std::fabs(row[d].value)) * score[p] + v * score[p] * allowance.value / unit) /
-                              total;
+          for (size_t p = 0; p < score.size(); ++p) {
+            const double* const v = &values[(static_cast<size_t>(low) + p) * static_cast<size_t>(v_width)];
+            const double weight = score[p] / total;
+            for (int64_t d = 0; d < v_width; ++d) row[d].value += weight * v[d];
+          }
+          for (size_t p = 0; p < score.size(); ++p) {
+            const double* const v = &values[(static_cast<size_t>(low) + p) * static_cast<size_t>(v_width)];
+            const double* const v_magnitude = &value_magnitudes[(static_cast<size_t>(low) + p) * static_cast<size_t>(v_width)];
+            const double relative = score_units / kDefaultSteps * (1.0 + magnitude[p] + sink_size) + allowance.probability / unit;
+            const double weight = score[p] / total;
+            const double of_weight = weight * relative + allowance.least_probability / unit / total;
+            const double of_value = of_weight + weight * allowance.value / unit;
+            for (int64_t d = 0; d < v_width; ++d) {
+              row[d].scale +=
+                  std::fabs(v[d]) * of_value + v_magnitude[d] * weight + std::fabs(row[d].value) * (of_weight + weight);
             }
+          }
+          for (int64_t d = 0; d < v_width; ++d) {
             row[d].scale += std::fabs(row[d].value) * of_sink * (1.0 + score_units / kDefaultSteps * (1.0 + sink_size)) / total;
           }
         }

@@ -127,8 +127,11 @@ inline RotaryOutput rotary(const RotaryInput& in) {
       const RotaryStand stand = stand_of(in, b, s);
       if (stand.padding) continue;
       if (stand.fault != 0) out.faults.emplace_back(b * in.seq_len + s, stand.fault);
-      // Returns cos and sin of channel c of block n; pair number `pair` in it
-      const auto rotation = [&](int64_t n, int64_t pair, int64_t c) {
+      struct Rotation {
+        long double cos, sin, angle;
+      };
+      // Computes cos and sin of channel c of block n; pair number `pair` in it
+      const auto compute_rotation = [&](int64_t n, int64_t pair, int64_t c) {
         const int64_t global = n * (width / 2) + pair;
         int64_t axis = 0;
         if (in.num_axes > 1) axis = in.pair_axis.empty() ? n : in.pair_axis.at(static_cast<size_t>(global));
@@ -147,10 +150,13 @@ inline RotaryOutput rotary(const RotaryInput& in) {
             break;
         }
         if (in.source != AngleSource::cos_sin) cos = std::cos(angle), sin = std::sin(angle);
-        struct Rotation {
-          long double cos, sin, angle;
-        };
         return Rotation{cos * static_cast<long double>(in.factor), sin * static_cast<long double>(in.factor), angle};
+      };
+      std::vector<std::optional<Rotation>> known(static_cast<size_t>(in.rotary_dim));  // the same for all heads
+      const auto rotation = [&](int64_t n, int64_t pair, int64_t c) {
+        std::optional<Rotation>& of_channel = known.at(static_cast<size_t>(n * width + c));
+        if (!of_channel) of_channel = compute_rotation(n, pair, c);
+        return *of_channel;
       };
       for (size_t i = 0; i < in.tensors.size(); ++i) {
         const RotaryInput::Tensor& tensor = in.tensors[i];

@@ -75,19 +75,27 @@ void* Arena::add(const void* bytes, int64_t num_bytes, Kind kind, int64_t misali
   }
   array->device = std::move(device).value();
   void* pointer = array->device.as<unsigned char>() + array->offset;
+  upload(*array, array->before);  // so that a test may look at its inputs through the pointer on the CPU
+  EXPECT_TRUE(synchronize(execution_).ok());
   arrays_.push_back(std::move(array));
-  upload(false);  // so that a test may look at its inputs through the pointer on the CPU
   return pointer;
 }
 
+void Arena::upload(const Array& array, const std::vector<unsigned char>& bytes) {
+  const Status status = copy_to_device(array.device.data(), bytes.data(), static_cast<int64_t>(bytes.size()), execution_);
+  EXPECT_TRUE(status.ok()) << status.message();
+}
+
 void Arena::upload(bool decoy) {
+  std::vector<std::vector<unsigned char>> decoys;  // until they have been copied
   for (const auto& array : arrays_) {
-    std::vector<unsigned char> bytes = array->before;
-    if (decoy && array->kind == Kind::input) {
-      std::fill_n(bytes.begin() + array->offset, array->size, static_cast<unsigned char>(0));
+    if (!decoy || array->kind != Kind::input) {
+      upload(*array, array->before);
+      continue;
     }
-    const Status status = copy_to_device(array->device.data(), bytes.data(), static_cast<int64_t>(bytes.size()), execution_);
-    EXPECT_TRUE(status.ok()) << status.message();
+    std::vector<unsigned char>& bytes = decoys.emplace_back(array->before);
+    std::fill_n(bytes.begin() + array->offset, array->size, static_cast<unsigned char>(0));
+    upload(*array, bytes);
   }
   EXPECT_TRUE(synchronize(execution_).ok());
 }

@@ -111,6 +111,7 @@ class Arena {
   };
   void* add(const void* bytes, int64_t num_bytes, Kind kind, int64_t misalign);
   const std::vector<unsigned char>& contents(const void* pointer) const;
+  void upload(const Array& array, const std::vector<unsigned char>& bytes);
   void upload(bool decoy);
   void download_and_check();
 
