@@ -18,8 +18,8 @@ if not CHROMIUM:
     skip_all('Chromium is not installed (Debian: chromium)')
 
 
-class Browser:
-    """One page. Messages are JSON, each ended by a zero byte, on the descriptors 3 and 4 of the browser."""
+class Chromium:
+    """The process, of which every Browser is a context. Messages are JSON, each ended by a zero byte, on its descriptors 3 and 4."""
 
     def __init__(self):
         self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
@@ -41,12 +41,6 @@ class Browser:
         os.close(from_browser)
         self.numbers = itertools.count(1)
         self.received = b''
-        self.events = []
-        self.session = None
-        target = self.call('Target.createTarget', url='about:blank')['targetId']
-        self.session = self.call('Target.attachToTarget', targetId=target, flatten=True)['sessionId']
-        for domain in ('Page', 'Runtime', 'Log'):
-            self.call(domain + '.enable')
 
     def close(self):
         self.process.kill()
@@ -64,11 +58,12 @@ class Browser:
         message, self.received = self.received.split(b'\0', 1)
         return json.loads(message)
 
-    def call(self, method, **parameters):
+    def call(self, method, session=None, events=None, **parameters):
+        """The result. What else is said until then is appended to `events`."""
         number = next(self.numbers)
         message = {'id': number, 'method': method, 'params': parameters}
-        if self.session:
-            message['sessionId'] = self.session
+        if session:
+            message['sessionId'] = session
         os.write(self.output, json.dumps(message).encode() + b'\0')
         while True:
             answer = self.read()
@@ -76,7 +71,29 @@ class Browser:
                 if 'error' in answer:
                     raise AssertionError(answer['error'])
                 return answer['result']
-            self.events.append(answer)
+            if events is not None and answer.get('sessionId') == session:
+                events.append(answer)
+
+
+class Browser:
+    """One page, with cookies and storage of its own."""
+    chromium = None
+
+    def __init__(self):
+        if not Browser.chromium:
+            Browser.chromium = Chromium()
+        self.events = []
+        self.context = self.chromium.call('Target.createBrowserContext')['browserContextId']
+        target = self.chromium.call('Target.createTarget', url='about:blank', browserContextId=self.context)['targetId']
+        self.session = self.chromium.call('Target.attachToTarget', targetId=target, flatten=True)['sessionId']
+        for domain in ('Page', 'Runtime', 'Log'):
+            self.call(domain + '.enable')
+
+    def close(self):
+        self.chromium.call('Target.disposeBrowserContext', browserContextId=self.context)
+
+    def call(self, method, **parameters):
+        return self.chromium.call(method, self.session, self.events, **parameters)
 
     def run(self, script):
         """The value of an expression in the page."""
@@ -271,6 +288,11 @@ class PageWithoutAServer(ServerTest):
         again = serve_support.Server(serve_support.make_tiny_model(self.folder.name), port=server.port)
         self.wait_for('its return', lambda: browser.run("element('gone').hidden"))
         again.stop()
+
+
+def tearDownModule():
+    if Browser.chromium:
+        Browser.chromium.close()
 
 
 if __name__ == '__main__':
