@@ -8,6 +8,8 @@
 
 #include <prologue/kernels/base/kv_types.h>
 
+#include "flags.h"
+
 namespace examples {
 
 using namespace prologue;
@@ -79,6 +81,8 @@ EngineFlags::EngineFlags(Flags& flags, EngineOptions& options, const std::string
     option->group("Execution");
   }
 }
+
+bool EngineFlags::has_context() const { return context_->count() > 0; }
 
 std::string EngineFlags::apply() {
   static const std::map<std::string, Device> kDevices = {{"cpu", Device::cpu}, {"cuda", Device::cuda}};

@@ -7,9 +7,13 @@
 
 #include <prologue/engine/engine.h>
 
-#include "flags.h"
+namespace CLI {
+class Option;
+}
 
 namespace examples {
+
+class Flags;
 
 class EngineFlags {
  public:
@@ -19,7 +23,7 @@ class EngineFlags {
   EngineFlags(const EngineFlags&) = delete;
   EngineFlags& operator=(const EngineFlags&) = delete;
 
-  bool has_context() const { return context_->count() > 0; }  // --context was given
+  bool has_context() const;  // --context was given
 
   // Called after the parse: fills in the options whose flags are words. Returns the message about a wrong one; empty: none.
   std::string apply();

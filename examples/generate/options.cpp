@@ -4,6 +4,7 @@
 #include <random>
 
 #include "examples/common/engine_options.h"
+#include "examples/common/flags.h"
 #include "report.h"
 
 namespace generate {

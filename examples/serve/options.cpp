@@ -9,6 +9,7 @@
 #include <prologue/engine/base/printable.h>
 
 #include "examples/common/engine_options.h"
+#include "examples/common/flags.h"
 #include "http_rules.h"
 
 namespace serve {
