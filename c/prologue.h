@@ -708,8 +708,8 @@ PROLOGUE_C_API void prologue_rotary_plan_destroy(prologue_rotary_plan* plan);
 //          (a, b) = (a cos - b sin, a sin + b cos)      for each pair of the rotated channels
 //          x = norm(x)                                  ... or after it
 //          x = H x / sqrt(hadamard_block)               for each block of channels; the products of Q and K stay what they are
-//          Q only: x = x * q_scale(position)
-//   V:     x = in[t, h, :] + bias[h, :];  x = rms(x)
+//          Q: x = x * q_scale(position);  K: x = x * k_constant
+//   V:     x = in[t, h, :] + bias[h, :];  x = rms(x);  x = x * v_constant
 //   Q    -> q_out[t, h, :], or q8_out with a scale
 //   K, V -> the token's slot of the paged cache, quantised to the cache's type; and k_out, v_out if given (rounded to dtype, not
 //           quantised)
@@ -754,7 +754,7 @@ PROLOGUE_C_API void prologue_rotary_plan_destroy(prologue_rotary_plan* plan);
 // Numerics.
 //   Arithmetic is float32. The rotation is a rounded product and a fused multiply-add a channel (docs/numerics.md).
 //   PROLOGUE_ROUNDING_ONCE rounds only at the stores. PROLOGUE_ROUNDING_PER_STEP also rounds where the unfused stages store: after bias, norm,
-//   rotation, Hadamard transform and Q scale. So fused and unfused agree bit for bit in 16-bit types too.
+//   rotation, Hadamard transform, Q scale and the constants of K and V. So fused and unfused agree bit for bit in 16-bit types too.
 //   The squares of a norm and the sums of the Hadamard transform must fit float32. Values that no step changes are copied bitwise.
 //   Batch-invariant.
 //
@@ -903,7 +903,11 @@ typedef struct prologue_attention_prologue_params {
 
   prologue_fault_record* faults;  // null only if positions have no bound, or rope.past_table is zero or identity
   uint8_t* token_faults;          // [num_tokens]: a prologue_fault_code is written for each faulty token; null = not wanted
-  uint64_t reserved[8];           // zeros
+  // K and V are multiplied by these, which are finite and not 0, as their last step: k_out and v_out have it, and the cache stores the
+  // products. 1: nothing is multiplied.
+  float k_constant;      // = 1.0f
+  float v_constant;      // = 1.0f
+  uint64_t reserved[7];  // zeros
 } prologue_attention_prologue_params;
 PROLOGUE_C_API void prologue_attention_prologue_params_init(prologue_attention_prologue_params* value);
 
@@ -996,7 +1000,7 @@ typedef struct prologue_hadamard_params {
 PROLOGUE_C_API void prologue_hadamard_params_init(prologue_hadamard_params* value);
 PROLOGUE_C_API prologue_status prologue_hadamard(const prologue_hadamard_params* params, const prologue_execution* execution);
 
-// y = x * scale(position) of Q (prologue_q_scale's formulas). y may be x itself. The rows of a token with a negative position are not
+// y = x * scale(position) of Q (prologue_q_scale's formulas), or x * q_scale.constant of K or V. y may be x itself. The rows of a token with a negative position are not
 // touched. positions may be null if the scale does not depend on them. Rows that are multiplied by 1 are copied bitwise.
 typedef struct prologue_query_scale_params {
   int64_t num_tokens;

@@ -577,7 +577,9 @@ class AttentionPrologueParams(_Struct):
         ("cache", PagedKvView),
         ("faults", c_void_p),
         ("token_faults", c_void_p),
-        ("reserved", c_uint64 * 8),
+        ("k_constant", c_float),
+        ("v_constant", c_float),
+        ("reserved", c_uint64 * 7),
     ]
 
 

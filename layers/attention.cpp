@@ -29,7 +29,10 @@ Value Attention::build(GraphBuilder& g, Value hidden_states) const {
     k = g.hadamard("hadamard_k", k, num_kv_heads, hadamard_block);
   }
   if (v_norm.norm.placement != NormPlacement::none) v = g.heads_norm("v_norm", v, num_kv_heads, v_norm);
-  if (q_scale.constant != 1.0f || q_scale.by_position != PositionScale::none) q = g.query_scale("q_scale", q, num_q_heads, q_scale);
+  if (q_scale.constant != 1.0f || q_scale.by_position != PositionScale::none)
+    q = g.query_scale("q_scale", q, num_q_heads, q_scale);
+  if (k_constant != 1.0f) k = g.query_scale("k_constant", k, num_kv_heads, {k_constant});
+  if (v_constant != 1.0f) v = g.query_scale("v_constant", v, num_kv_heads, {v_constant});
 
   g.kv_write("kv_write", k, v, num_kv_heads, layer, rope);
   const AttentionOptions options = {scale, soft_cap, window, chunk, sinks, v_head_dim};

@@ -27,6 +27,8 @@ struct PROLOGUE_API Attention {
   bool v_from_k = false;       // V is computed from K as projected (and biased): qkv_weight has no rows for V
   int64_t hadamard_block = 0;  // of Q and K; 0: no Hadamard transform
   QueryScale q_scale = {};
+  // K and V are multiplied by these, as their last step.
+  float k_constant = 1.0f, v_constant = 1.0f;
   int64_t v_head_dim = 0;  // of V; 0: head_dim
   float soft_cap = 0.0f;   // of the scores; 0: none
   int64_t window = 0;      // tokens that a token sees, including its own; 0: all

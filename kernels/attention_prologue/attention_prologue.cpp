@@ -97,6 +97,11 @@ Status check_norms(const AttentionPrologueParams& p) {
   return unsupported(kName, ": v_norm has a weight, or is not rms over a head: supported is rms over a head, without a weight");
 }
 
+Status check_constant(const char* name, float constant) {
+  if (std::isfinite(constant) && constant != 0.0f) return {};
+  return invalid_argument(kName, ": ", name, " is ", constant, ": it must be finite and not 0");
+}
+
 // Checks the types and columns of cos and sin, or of inv_freq, that the prologue takes.
 Status check_columns(const Rope& r) {
   if (!rope_rows_are_given(r.source)) {
@@ -367,6 +372,8 @@ Status validate_resolved(const AttentionPrologueParams& p) {
     PROLOGUE_RETURN_IF_ERROR(check_hadamard_block(kName, "hadamard_block", p.hadamard_block, p.head_dim));
   }
   PROLOGUE_RETURN_IF_ERROR(check_query_scale(kName, p.q_scale));
+  PROLOGUE_RETURN_IF_ERROR(check_constant("k_constant", p.k_constant));
+  PROLOGUE_RETURN_IF_ERROR(check_constant("v_constant", p.v_constant));
   PROLOGUE_RETURN_IF_ERROR(check_enum("rounding", p.rounding, Rounding::per_step, "once and per_step"));
   if (p.num_tokens == 0) return {};
 

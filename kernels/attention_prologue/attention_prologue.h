@@ -6,8 +6,8 @@
 //          (a, b) = (a cos - b sin, a sin + b cos)      for each pair of the rotated channels
 //          x = norm(x)                                  ... or after it
 //          x = H x / sqrt(hadamard_block)               for each block of channels; the products of Q and K stay what they are
-//          Q only: x = x * q_scale(position)
-//   V:     x = in[t, h, :] + bias[h, :];  x = rms(x)
+//          Q: x = x * q_scale(position);  K: x = x * k_constant
+//   V:     x = in[t, h, :] + bias[h, :];  x = rms(x);  x = x * v_constant
 //   Q    -> q_out[t, h, :], or q8_out with a scale
 //   K, V -> the token's slot of the paged cache, quantised to the cache's type; and k_out, v_out if given (rounded to dtype, not
 //           quantised)
@@ -52,7 +52,7 @@
 // Numerics.
 //   Arithmetic is float32. The rotation is a rounded product and a fused multiply-add a channel (docs/numerics.md).
 //   Rounding::once rounds only at the stores. Rounding::per_step also rounds where the unfused stages store: after bias, norm,
-//   rotation, Hadamard transform and Q scale. So fused and unfused agree bit for bit in 16-bit types too.
+//   rotation, Hadamard transform, Q scale and the constants of K and V. So fused and unfused agree bit for bit in 16-bit types too.
 //   The squares of a norm and the sums of the Hadamard transform must fit float32. Values that no step changes are copied bitwise.
 //   Batch-invariant.
 //
@@ -188,7 +188,11 @@ struct AttentionPrologueParams {
 
   FaultRecord* faults = nullptr;    // null only if positions have no bound, or rope.past_table is zero or identity
   uint8_t* token_faults = nullptr;  // [num_tokens]: a FaultCode is written for each faulty token; null = not wanted
-  uint64_t reserved[8] = {};        // zeros: docs/versioning.md
+  // K and V are multiplied by these, which are finite and not 0, as their last step: k_out and v_out have it, and the cache stores the
+  // products. 1: nothing is multiplied.
+  float k_constant = 1.0f;
+  float v_constant = 1.0f;
+  uint64_t reserved[7] = {};  // zeros: docs/versioning.md
 };
 
 // Returns the channels of a head of V.

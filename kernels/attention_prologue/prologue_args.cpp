@@ -240,6 +240,7 @@ void fill(const AttentionPrologueParams& p, DescribedArgs& args) {
     tensor.weight_offset = plan.norm.weight_offset;
     tensor.inverse_count = plan.inverse_count;
     tensor.hadamard_factor = plan.hadamard_factor;
+    tensor.constant = plan.constant;
   };
   steps(plans.q, args.tensors[0]);
   steps(plans.k, args.tensors[1]);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string>
 
@@ -107,6 +108,13 @@ bool guards(const Step<KvWriteParams>& write, const Step<RotaryParams>& rotary) 
   return w.max_position == rope.max_position && past_table == rope.past_table && w.num_axes == rope.num_axes;
 }
 
+// Whether the scale of K or V, if there is one, is a constant that the kernel takes.
+bool has_constant(const Steps& steps) {
+  if (!steps.scale) return true;
+  const QueryScale& scale = steps.scale.params->q_scale;
+  return scale.by_position == PositionScale::none && std::isfinite(scale.constant) && scale.constant != 0.0f;
+}
+
 bool is_v_norm(const HeadNorm& norm) {
   return norm.kind == NormKind::rms && norm.scope == NormScope::head && norm.weight == nullptr && norm.bias == nullptr;
 }
@@ -180,6 +188,8 @@ Node fused_node(const Graph& graph, const Chain& chain, Rounding rounding) {
   node.step(p.places.slot_mapping, StepArray::slot_mapping);
   p.hadamard_block = chain.k.hadamard_block();
   if (chain.q.scale) p.q_scale = chain.q.scale.params->q_scale;
+  if (chain.k.scale) p.k_constant = chain.k.scale.params->q_scale.constant;
+  if (chain.v.scale) p.v_constant = chain.v.scale.params->q_scale.constant;
   p.cache.v.head_dim = v_head_dim;
   node.bind(&p.cache, *chain.write.node->cache_binding());
   node.faults(p.faults, p.token_faults);
@@ -224,7 +234,7 @@ std::optional<Chain> match_chain(const Graph& graph, const Uses& uses, int index
   Value k_columns, v_columns;
   const auto k = steps_before(graph, uses, written.front(), k_columns);
   const auto v = steps_before(graph, uses, written.back(), v_columns);
-  if (!k || !v || k->scale || v->scale || v->rope || v->hadamard) return {};
+  if (!k || !v || v->rope || v->hadamard || !has_constant(*k) || !has_constant(*v)) return {};
   if (v->norm && !is_v_norm(v->norm.params->norm)) return {};
   if (!k->of_heads(num_kv_heads) || !v->of_heads(num_kv_heads) || !guards(chain.write, k->rope)) return {};
   chain.k = *k;

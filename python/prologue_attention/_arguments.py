@@ -24,8 +24,8 @@ _CACHE = Group("cache", PagedKv, ("k", "v", "k_scale", "v_scale"))
 FAULTS: Tuple[Item, ...] = ("Tensor!? faults", "Tensor!? token_faults")
 _STEPS: Tuple[Item, ...] = (
     _CACHE, "Tensor? q_bias", "Tensor? k_bias", "Tensor? v_bias", Group("q_norm", HeadNorm), Group("k_norm", HeadNorm),
-    Group("v_norm", HeadNorm), _ROPE, Group("places", TokenPlaces), "int hadamard_block", Group("q_scale", QueryScale), "str rounding",
-    "Tensor!? k_out", "Tensor!? v_out", *FAULTS,
+    Group("v_norm", HeadNorm), _ROPE, Group("places", TokenPlaces), "int hadamard_block", Group("q_scale", QueryScale), "float k_constant",
+    "float v_constant", "str rounding", "Tensor!? k_out", "Tensor!? v_out", *FAULTS,
 )  # fmt: skip
 _OPTIONS: Tuple[Item, ...] = (
     "float? scale", "float soft_cap", "int window", "int chunk", "int ring_size", "Tensor? sinks", "int? max_seqlen_q",

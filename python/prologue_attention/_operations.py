@@ -130,6 +130,8 @@ def attention_prologue(
     v_norm: Optional[HeadNorm] = None,
     hadamard_block: int = 0,
     q_scale: Optional[QueryScale] = None,
+    k_constant: float = 1.0,
+    v_constant: float = 1.0,
     rounding: str = "once",
     q_out: Optional[Array] = None,
     q8_out: Optional[Array] = None,
@@ -151,6 +153,7 @@ def attention_prologue(
     q_rope, k_rope: the rotated channels, if they are apart; k_rope may have one head for all (DeepSeek).
     q_bias, k_bias, v_bias: [heads * head_dim] or [heads, head_dim] in the dtype of q.
     hadamard_block: a power of two in 2..512: the transform of each block of channels of Q and K.
+    k_constant, v_constant: what K and V are multiplied by, as their last step; not 0.
     rounding: "once": only at the stores; "per_step": also where separate operations would store.
     q_out: [num_tokens, num_q_heads, head_dim]; may be q itself; None: a new array, with zeros for padding. q8_out instead: fp8 (or uint8: e4m3), with q8_scale
         [1], which is read, or [num_tokens, num_q_heads], which is computed.
@@ -177,7 +180,7 @@ def attention_prologue(
     arguments = (
         q, k, v, q_rope, k_rope, qkv, num_q_heads, num_kv_heads, head_dim, v_head_dim, q_out, q8_out, q8_scale,
         *flat(cache), q_bias, k_bias, v_bias, *flat(q_norm), *flat(k_norm), *flat(v_norm), *flat(rope), *flat_places(places),
-        hadamard_block, *flat(q_scale), rounding, k_out, v_out, faults, token_faults,
+        hadamard_block, *flat(q_scale), k_constant, v_constant, rounding, k_out, v_out, faults, token_faults,
     )  # fmt: skip
     if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients(first, k, v):
         framework.dispatcher.attention_prologue(arguments)
@@ -326,6 +329,8 @@ def attention_layer(
     v_norm: Optional[HeadNorm] = None,
     hadamard_block: int = 0,
     q_scale: Optional[QueryScale] = None,
+    k_constant: float = 1.0,
+    v_constant: float = 1.0,
     rounding: str = "once",
     k_out: Optional[Array] = None,
     v_out: Optional[Array] = None,
@@ -362,8 +367,8 @@ def attention_layer(
     arguments = (
         hidden_states, qkv_weight, output_weight, output_bias, out, num_q_heads, num_kv_heads, head_dim, v_head_dim,
         *flat(cache), q_bias, k_bias, v_bias, *flat(q_norm), *flat(k_norm), *flat(v_norm), *flat(rope), *flat_places(places),
-        hadamard_block, *flat(q_scale), rounding, k_out, v_out, faults, token_faults, scale, soft_cap, window, chunk, ring_size, sinks,
-        max_seqlen_q, max_seq_len, num_decode_seqs, batch_invariant, seq_lens, workspace, clears,
+        hadamard_block, *flat(q_scale), k_constant, v_constant, rounding, k_out, v_out, faults, token_faults, scale, soft_cap, window, chunk,
+        ring_size, sinks, max_seqlen_q, max_seq_len, num_decode_seqs, batch_invariant, seq_lens, workspace, clears,
     )  # fmt: skip
     if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients(hidden_states, qkv_weight, output_weight):
         framework.dispatcher.attention_layer(arguments)

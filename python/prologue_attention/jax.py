@@ -102,6 +102,8 @@ def attention_prologue(
     v_norm: Optional[HeadNorm] = None,
     hadamard_block: int = 0,
     q_scale: Optional[QueryScale] = None,
+    k_constant: float = 1.0,
+    v_constant: float = 1.0,
     rounding: str = "once",
 ) -> Tuple[Any, PagedKv]:
     """prologue_attention.attention_prologue. Returns q and the cache with K and V written. On a GPU a rope with a table needs past_table "zero"
@@ -109,7 +111,8 @@ def attention_prologue(
     q_out = (jnp.zeros if may_pad(places) else jax.ShapeDtypeStruct)(q.shape, q.dtype)
     arguments = ATTENTION_PROLOGUE.arguments(
         q=q, k=k, v=v, q_out=q_out, cache=cache, q_bias=q_bias, k_bias=k_bias, v_bias=v_bias, q_norm=q_norm, k_norm=k_norm,
-        v_norm=v_norm, rope=rope, places=places, hadamard_block=hadamard_block, q_scale=q_scale, rounding=rounding,
+        v_norm=v_norm, rope=rope, places=places, hadamard_block=hadamard_block, q_scale=q_scale, k_constant=k_constant, v_constant=v_constant,
+        rounding=rounding,
     )  # fmt: skip
     scales = ("k_scale", "v_scale") if cache.scaling == "token_head" else ()
     names = [name for name in ("k", "v", *scales) if getattr(cache, name) is not None]

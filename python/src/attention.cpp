@@ -34,6 +34,8 @@ Array read_prologue_steps(Arguments& arguments, AttentionPrologueParams& params)
   params.places = read_token_places(arguments, params.num_tokens, params.rope.num_axes);
   params.hadamard_block = arguments.integer("hadamard_block");
   params.q_scale = read_query_scale(arguments);
+  params.k_constant = static_cast<float>(arguments.number("k_constant"));
+  params.v_constant = static_cast<float>(arguments.number("v_constant"));
   params.rounding = arguments.choice<Rounding>("rounding", {{"once", Rounding::once}, {"per_step", Rounding::per_step}});
   const auto out = [&](Name name, int64_t head_dim) -> MutableHeadsView {
     const Array array = arguments.optional_array(name);

@@ -98,6 +98,20 @@ def test_bias_norms_partial_rotation_and_scale(rng, step):
     np.testing.assert_allclose(v_out, oracle.rms_norm(step["v"] + v_bias.reshape(KV_HEADS, DIM).astype(np.float64)), rtol=0, atol=1e-5)
 
 
+def test_constants_of_k_and_v(rng, step):
+    """MiMo V2 multiplies V. The cache and k_out, v_out have the products."""
+    k_cache, v_cache = caches(rng)
+    k_out, v_out = np.empty_like(step["k"]), np.empty_like(step["v"])
+    prologue.attention_prologue(
+        None, step["k"], step["v"], cache=PagedKv(k_cache, v_cache), rope=ROPE, places=TokenPlaces(step["positions"], step["slots"]),
+        k_norm=HeadNorm(eps=1e-6), k_constant=1.2, v_constant=0.707, k_out=k_out, v_out=v_out,
+    )  # fmt: skip
+    np.testing.assert_allclose(k_out, 1.2 * rotated(oracle.rms_norm(step["k"]), step["positions"]), rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(v_out, step["v"] * np.float32(0.707))
+    np.testing.assert_array_equal(in_slots(k_cache, step["slots"]), k_out)
+    np.testing.assert_array_equal(in_slots(v_cache, step["slots"]), v_out)
+
+
 def test_packed_qkv_in_place(rng, step):
     qkv = np.concatenate([step[name].reshape(TOKENS, -1) for name in "qkv"], 1)
     k_cache, v_cache = caches(rng)
@@ -355,6 +369,7 @@ def test_errors(rng, step):
         (lambda: call(q, k, v, cache=cache, rope=ROPE, places=places, q_bias=q[0, 0]), ValueError, r"\[64\] or \[4, 16\]"),
         (lambda: call(q, k, v, cache=cache, rope=ROPE, places=places, q_norm=HeadNorm(weight=q[0, 0, :5])), ValueError, r"\[5\]"),
         (lambda: call(q, k, v, cache=cache, rope=ROPE, places=places, hadamard_block=3), ValueError, "hadamard_block"),
+        (lambda: call(q, k, v, cache=cache, rope=ROPE, places=places, v_constant=0.0), ValueError, "v_constant is 0: it must be finite"),
         (lambda: call(q, k, v, cache=cache, rope=ROPE, places=places, rounding="twice"), ValueError, "rounding is 'twice'"),
         (lambda: call(q.astype(np.float64), rope=ROPE, places=places), NotImplementedError, "float64"),
         (lambda: attend(q, cache, **{**batch, "cu_seqlens_q": batch["cu_seqlens_q"].astype(np.int64)}), TypeError, "int64: it must be int32"),

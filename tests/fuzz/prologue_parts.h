@@ -234,6 +234,7 @@ inline void damage_options(Choices& choices, AttentionPrologueParams& p) {
   damage(choices, p.hadamard_block), damage(choices, p.rounding);
   damage(choices, p.q_scale.constant), damage(choices, p.q_scale.by_position);
   damage(choices, p.q_scale.a), damage(choices, p.q_scale.b);
+  damage(choices, p.k_constant), damage(choices, p.v_constant);
 }
 
 // Decodes all parameters of the prologue. The options are those of a case (tests/support/prologue_choices.h); sizes and arrays are decoded

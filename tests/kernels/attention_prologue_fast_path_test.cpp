@@ -209,6 +209,8 @@ TEST_F(FastPath, WhatThePageExcludesIsGeneral) {
         p.cache.k.data = nullptr, p.k_out = {address(30), 1024, 128};
       },
       [](AttentionPrologueParams& p) { p.cache.v.head_dim = 64; },
+      [](AttentionPrologueParams& p) { p.k_constant = 1.2f; },
+      [](AttentionPrologueParams& p) { norm(p), p.v_constant = 0.707f; },
       [](AttentionPrologueParams& p) { p.cache.k.format.type = p.cache.v.format.type = DType::f32; },
       [](AttentionPrologueParams& p) { derived(p), p.places.position_offsets = index_view(address<int32_t>(31)); },
       [](AttentionPrologueParams& p) { derived(p), p.places.slot_mapping = index_view(address<int64_t>(5)); },

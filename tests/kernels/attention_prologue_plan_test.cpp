@@ -176,6 +176,8 @@ TEST_P(AttentionPrologueTest, PlansCheckWhatARunBrings) {
       {[](P& p) { p.places.num_seqs = 0; }, "@places.num_seqs"},
       {[](P& p) { p.hadamard_block = 8; }, "hadamard_block is 8: it must be that of the plan, 0"},
       {[](P& p) { p.q_scale.constant = 2.0f; }, "q_scale.constant is 2: it must be that of the plan, 1"},
+      {[](P& p) { p.k_constant = 2.0f; }, "k_constant is 2: it must be that of the plan, 1"},
+      {[](P& p) { p.v_constant = 0.5f; }, "v_constant is 0.5: it must be that of the plan, 1"},
       {[](P& p) { p.cache.k.format.type = p.cache.v.format.type = DType::int8; },
        "cache.k.format.type is int8: it must be that of the plan, float32"},
       {[](P& p) { p.q8_out.type = DType::fp8_e5m2; }, "q8_out.type is fp8_e5m2: it must be that of the plan, fp8_e4m3"},

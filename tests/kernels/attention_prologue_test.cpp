@@ -129,7 +129,7 @@ bool has_stages(const PrologueCase& c) {
          c.cached && c.num_q_heads > 0 && c.num_kv_heads > 0 && c.with_k && c.with_v;
 }
 
-// The fused operation gives the same bits as add_bias + qk_norm + rotary + qk_norm + hadamard + kv_write: always with Rounding::per_step,
+// The fused operation gives the same bits as add_bias + qk_norm + rotary + qk_norm + hadamard + query_scale + kv_write: always with Rounding::per_step,
 // and with once where the stages' stores do not round (float32).
 TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
   int64_t compared = 0;
@@ -195,6 +195,12 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
         h.x = as_input(x), h.y = x, h.block = c.hadamard_block, h.positions = p.places.positions;
         return c.hadamard_block == 0 ? Status() : hadamard(h, execution);
       };
+      const auto multiply = [&](const MutableHeadsView& x, int64_t dim, float constant) {
+        QueryScaleParams s;
+        s.num_tokens = c.num_tokens, s.num_heads = kv_heads, s.head_dim = dim, s.dtype = p.dtype;
+        s.x = as_input(x), s.y = x, s.q_scale.constant = constant, s.positions = p.places.positions;
+        return query_scale(s, execution);
+      };
       PROLOGUE_RETURN_IF_ERROR(bias(q, q_heads * c.head_dim, p.bias.q));
       PROLOGUE_RETURN_IF_ERROR(bias(k, kv_heads * c.head_dim, p.bias.k));
       PROLOGUE_RETURN_IF_ERROR(bias(v, kv_heads * c.v_width(), p.bias.v));
@@ -209,6 +215,8 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
       PROLOGUE_RETURN_IF_ERROR(norm_if(after, k, kv_heads, p.k_norm, k_heads_of));
       PROLOGUE_RETURN_IF_ERROR(transform(p.q_out, q_heads));
       PROLOGUE_RETURN_IF_ERROR(transform(k_heads_of, kv_heads));
+      PROLOGUE_RETURN_IF_ERROR(multiply(k_heads_of, c.head_dim, p.k_constant));
+      PROLOGUE_RETURN_IF_ERROR(multiply(dense(v, kv_heads, c.v_width()), c.v_width(), p.v_constant));
       return kv_write(
           {c.num_tokens, kv_heads, c.head_dim, p.dtype, as_input(dense(k, kv_heads, c.head_dim)),
            as_input(dense(v, kv_heads, c.v_width())), p.cache, p.places.slot_mapping, p.places.positions, c.max_position,

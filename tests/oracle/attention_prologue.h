@@ -65,6 +65,7 @@ struct PrologueInput {
   double q_constant = 1.0;
   int q_by_position = 0;  // 1: llama4, 2: logn
   double q_a = 0.0, q_b = 1.0;
+  double k_constant = 1.0, v_constant = 1.0;  // that K and V are multiplied by at the end
 
   // If steps are rounded in between, this is half an ulp relative to the value, and its floor.
   double step_rounding = 0.0, step_floor = 0.0;
@@ -196,6 +197,12 @@ inline Row load(const std::vector<double>& x, const std::vector<double>& bias, i
   return row;
 }
 
+inline void multiply(Row& row, double factor, const PrologueInput& in) {
+  if (factor == 1.0) return;
+  for (Element& e : row) e = {e.value * factor, e.scale * std::fabs(factor)};
+  round_step(row, in);
+}
+
 inline double query_factor(const PrologueInput& in, int64_t position) {
   const double next = static_cast<double>(position) + 1.0;
   if (in.q_by_position == 1) return in.q_constant * (1.0 + in.q_a * std::log(1.0 + std::floor(next / in.q_b)));
@@ -277,17 +284,16 @@ inline PrologueOutput attention_prologue(const PrologueInput& in) {
       return row;
     };
     out.q.back() = transform(load(in.q, in.q_bias, t, in.num_q_heads * in.head_dim, in), in.q_norm, in.num_q_heads);
-    const double factor = query_factor(in, positions[0]);
-    if (factor != 1.0) {
-      for (Element& e : out.q.back()) e = {e.value * factor, e.scale * std::fabs(factor)};
-      round_step(out.q.back(), in);
-    }
-    if (in.with_k)
+    multiply(out.q.back(), query_factor(in, positions[0]), in);
+    if (in.with_k) {
       out.k.back() = transform(load(in.k, in.k_bias, t, in.num_kv_heads * in.head_dim, in), in.k_norm, in.num_kv_heads);
+      multiply(out.k.back(), in.k_constant, in);
+    }
     if (in.with_v) {
       const int64_t v_dim = in.v_head_dim > 0 ? in.v_head_dim : in.head_dim;
       Row row = load(in.v, in.v_bias, t, in.num_kv_heads * v_dim, in);
       if (in.v_norm.enabled) normalize(row, in.v_norm, v_dim), round_step(row, in);
+      multiply(row, in.v_constant, in);
       out.v.back() = row;
     }
 

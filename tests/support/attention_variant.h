@@ -42,6 +42,7 @@ struct AttentionVariant {
   PastTable past_table = PastTable::record;
   int64_t hadamard_block = 0;
   QueryScale q_scale = {};
+  float k_constant = 1.0f, v_constant = 1.0f;
   int64_t v_head_dim = 0;  // 0: head_dim
   float soft_cap = 0.0f;
   int64_t window = 0, chunk = 0;
@@ -54,7 +55,8 @@ struct AttentionVariant {
   bool biased() const { return joint_bias || q_bias || k_bias || v_bias; }
   // Says whether the layer does something besides writing K and V.
   bool has_steps() const {
-    const bool scaled = q_scale.constant != 1.0f || q_scale.by_position != PositionScale::none;
+    const bool scaled =
+        q_scale.constant != 1.0f || q_scale.by_position != PositionScale::none || k_constant != 1.0f || v_constant != 1.0f;
     return biased() || normed() || rotary_dim > 0 || v_norm || hadamard_block != 0 || scaled;
   }
   int64_t v_width() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
@@ -70,8 +72,8 @@ struct AttentionVariant {
                    " rope=", rotary_dim, "@", rotary_offset, " ", rope_style_name(style), " inverse=", inverse,
                    " source=", static_cast<int>(source), " axes=", num_axes, " past=", static_cast<int>(past_table),
                    " hadamard=", hadamard_block, " q_scale=", q_scale.constant, "/", static_cast<int>(q_scale.by_position),
-                   " Dv=", v_head_dim, " cap=", soft_cap, " window=", window, " chunk=", chunk, " sinks=", sinks, float_sinks,
-                   " seed=", seed);
+                   " kv_constants=", k_constant, "/", v_constant, " Dv=", v_head_dim, " cap=", soft_cap, " window=", window,
+                   " chunk=", chunk, " sinks=", sinks, float_sinks, " seed=", seed);
   }
 };
 
@@ -134,6 +136,12 @@ inline std::vector<AttentionVariant> listed_variants() {
   add([](V& v) { v.q_scale.constant = 0.37f; });
   add([](V& v) { v.q_scale.by_position = PositionScale::llama4, v.q_scale.a = 0.1f, v.q_scale.b = 3.0f, v.rotary_dim = 0; });
   add([](V& v) { v.q_scale.by_position = PositionScale::logn, v.q_scale.b = 4.0f, v.norm = NormPlacement::after_rope; });
+  add([](V& v) { v.k_constant = 1.2f, v.rotary_dim = 0; });
+  add([](V& v) { v.v_constant = 0.707f, v.rotary_dim = 6, v.v_head_dim = 8; });  // MiMo V2
+  add([](V& v) {
+    v.k_constant = -1.2f, v.v_constant = 0.5f, v.v_from_k = v.v_norm = v.k_bias = true, v.hadamard_block = 8;
+    v.norm = NormPlacement::after_rope, v.norm_weights = NormWeights::none, v.q_scale.constant = 1.2f;
+  });
   add([](V& v) { v.soft_cap = 1.5f, v.window = 3; });                                                      // Gemma 2
   add([](V& v) { v.chunk = 3, v.norm = NormPlacement::after_rope, v.norm_weights = NormWeights::none; });  // Llama 4
   add([](V& v) { v.joint_bias = v.sinks = true, v.window = 2; });                                          // GPT-OSS
@@ -189,6 +197,8 @@ inline AttentionVariant random_variant(uint64_t seed) {
   if (chance(3)) v.window = random.integer(1, 6);
   if (chance(3)) v.chunk = random.integer(1, 6);
   v.sinks = chance(3), v.float_sinks = chance(2);
+  if (chance(4)) v.k_constant = 1.2f;
+  if (chance(4)) v.v_constant = -0.707f;
   return v;
 }
 
@@ -337,6 +347,7 @@ struct VariantModel {
     layer.v_from_k = variant.v_from_k;
     layer.hadamard_block = variant.hadamard_block;
     layer.q_scale = variant.q_scale;
+    layer.k_constant = variant.k_constant, layer.v_constant = variant.v_constant;
     layer.v_head_dim = variant.v_head_dim;
     layer.soft_cap = variant.soft_cap;
     layer.window = variant.window;

@@ -22,7 +22,8 @@ std::string PrologueCase::describe() const {
                   " source=", static_cast<int>(source), "/", dtype_name(rope_type), rope_apart, "+", rope_holes,
                   " blocks=", num_blocks, block_axes, " factor=", attention_factor, " axes=", num_axes,
                   interleaved_axes ? "i" : "s", " max=", max_position, "/", static_cast<int>(past_table),
-                  " hadamard=", hadamard_block, " q_scale=", q_scale.constant, "/", static_cast<int>(q_scale.by_position));
+                  " hadamard=", hadamard_block, " q_scale=", q_scale.constant, "/", static_cast<int>(q_scale.by_position),
+                  " kv_constants=", k_constant, "/", v_constant);
   text += str_cat(" per_step=", per_step, " derive=", derive_positions, derive_slots, " after=", lengths_after,
                   " pages=", static_cast<int>(page_form), " ring=", ring_size, " offsets=", static_cast<int>(offsets),
                   " pos64=", int64_positions, " slot64=", int64_slots, " no_slot=", tokens_without_slot, " bad=", bad_indices,
@@ -31,9 +32,9 @@ std::string PrologueCase::describe() const {
       str_cat(" packed=", packed, " split=", split_q, split_k, one_k_rope, " in_place=", in_place, kv_in_place,
               " row_padding=", row_padding, " head_padding=", head_padding, " heads_first=", heads_first, " misalign=", misalign);
   text += str_cat(" q8=", q8 ? static_cast<int>(*q8) : -1, q8_e5m2 ? "e5m2" : "", " out=", k_out, v_out, " cached=", cached,
-                  " kv=", kv_type ? dtype_name(*kv_type) : "dtype", v_type ? str_cat(",", dtype_name(*v_type)) : std::string(), "/", static_cast<int>(scaling), " page=", page_size,
-                  " layout=", static_cast<int>(layout), " flags=", token_faults, " values=", static_cast<int>(values),
-                  " seed=", seed);
+                  " kv=", kv_type ? dtype_name(*kv_type) : "dtype", v_type ? str_cat(",", dtype_name(*v_type)) : std::string(),
+                  "/", static_cast<int>(scaling), " page=", page_size, " layout=", static_cast<int>(layout),
+                  " flags=", token_faults, " values=", static_cast<int>(values), " seed=", seed);
   return text;
 }
 
@@ -84,6 +85,8 @@ void set_options(const PrologueCase& c, AttentionPrologueParams& params) {
   r.num_axes = c.num_axes;
   params.hadamard_block = c.hadamard_block;
   params.q_scale = c.q_scale;
+  params.k_constant = c.k_constant;
+  params.v_constant = c.v_constant;
   params.rounding = c.per_step ? Rounding::per_step : Rounding::once;
 }
 

@@ -69,6 +69,7 @@ struct PrologueCase {
 
   int64_t hadamard_block = 0;
   QueryScale q_scale;
+  float k_constant = 1.0f, v_constant = 1.0f;
   bool per_step = false;
 
   bool derive_positions = false, derive_slots = false;
@@ -117,7 +118,7 @@ struct PrologueCase {
   bool has_sequences() const { return derive_positions || derive_slots; }
   CaseNorm norm_of_q() const { return {norm, norm_kind, norm_scope, weights, norm_bias, float_weights, weight_offset, eps}; }
   CaseNorm norm_of_k() const;
-  bool copies_v() const { return !bias_v && !v_norm; }
+  bool copies_v() const { return !bias_v && !v_norm && v_constant == 1.0f; }
   int64_t rope_columns() const { return rotary_dim / (2 * num_blocks); }
 
   std::string describe() const;

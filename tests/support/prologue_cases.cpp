@@ -177,10 +177,12 @@ std::vector<PrologueCase> make_feature_cases() {
     add_style([](PrologueCase& c) {
       c.source = RopeSource::inv_freq, c.max_position = 1 << 20, c.attention_factor = 1.37f, c.rotary_dim = 36;
     });
-    add_style([](PrologueCase& c) { c.source = RopeSource::inv_freq, c.max_position = 1 << 20, c.inverse = true, c.num_axes = 3; });
+    add_style(
+        [](PrologueCase& c) { c.source = RopeSource::inv_freq, c.max_position = 1 << 20, c.inverse = true, c.num_axes = 3; });
     for (const int64_t axes : {2, 3, 4}) {
       add_style([&](PrologueCase& c) { c.num_axes = axes; });
-      add_style([&](PrologueCase& c) { c.num_axes = axes, c.interleaved_axes = true, c.rotary_dim = 40, c.int64_positions = true; });
+      add_style(
+          [&](PrologueCase& c) { c.num_axes = axes, c.interleaved_axes = true, c.rotary_dim = 40, c.int64_positions = true; });
     }
   }
   add([](PrologueCase& c) { c.rotary_dim = 0, c.norm = NormPlacement::before_rope; });
@@ -401,6 +403,28 @@ std::vector<PrologueCase> make_feature_cases() {
     c.hadamard_block = 16, c.in_place = c.k_out = c.kv_in_place = true, c.past_table = PastTable::identity;
   });
   add([](PrologueCase& c) { c.hadamard_block = 16, c.values = Values::denormal; });
+
+  // K and V are multiplied by constants.
+  for (const auto& [k, v] : {std::pair{1.2f, 1.0f}, {1.0f, 0.707f}, {-0.5f, 3.0f}}) {
+    const auto multiplied = [&, of_k = k, of_v = v](const auto& change) {
+      add([&](PrologueCase& c) { c.k_constant = of_k, c.v_constant = of_v, change(c); });
+    };
+    multiplied([](PrologueCase& c) { c.bias_q = c.bias_k = c.bias_v = false; });
+    multiplied([](PrologueCase& c) { c.q_scale.constant = 1.2f, c.norm = NormPlacement::after_rope, c.weights = Weights::none; });
+    multiplied(
+        [](PrologueCase& c) { c.v_norm = c.k_out = c.v_out = true, c.v_head_dim = 48, c.past_table = PastTable::identity; });
+    multiplied([](PrologueCase& c) { c.bias_v = false, c.v_is_k = c.k_out = true, c.kv_type = DType::f32; });
+    multiplied(
+        [](PrologueCase& c) { c.hadamard_block = 16, c.per_step = true, c.norm = NormPlacement::before_rope, c.v_norm = true; });
+    multiplied([](PrologueCase& c) { c.kv_in_place = c.k_out = c.v_out = true, c.cached = false, c.rotary_dim = 16; });
+    multiplied([](PrologueCase& c) { c.misalign = 2, c.head_dim = 46, c.rotary_dim = 12, c.q8 = KvScaling::token_head; });
+    for (const DType type : {DType::int8, DType::fp8_e4m3, DType::uint4}) {
+      multiplied([&](PrologueCase& c) {
+        c.kv_type = type, c.scaling = KvScaling::token_head, c.derive_positions = c.derive_slots = true;
+      });
+    }
+    multiplied([](PrologueCase& c) { c.kv_type = DType::int4, c.scaling = KvScaling::head, c.values = Values::coarse; });
+  }
 
   // These have the Q scale, and fp8 Q.
   add([](PrologueCase& c) { c.q_scale.constant = 0.125f; });

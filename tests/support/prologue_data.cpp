@@ -303,6 +303,8 @@ oracle::PrologueInput oracle_input(const PrologueCase& c, const PrologueData<T>&
   in.q_by_position = static_cast<int>(c.q_scale.by_position);
   in.q_a = static_cast<double>(c.q_scale.a);
   in.q_b = static_cast<double>(c.q_scale.b);
+  in.k_constant = static_cast<double>(c.k_constant);
+  in.v_constant = static_cast<double>(c.v_constant);
   if (c.per_step) {
     in.step_rounding = std::ldexp(1.0, -FloatFormat<T>::mantissa_bits - 1);
     in.step_floor = std::ldexp(1.0, FloatFormat<T>::min_exponent - FloatFormat<T>::mantissa_bits - 1);

@@ -159,6 +159,16 @@ void add_rotations(FeatureList& f) {
   f.add("constant", [](PrologueCase& c) { c.q_scale.constant = 0.125f; });
   f.add("Llama 4", [](PrologueCase& c) { c.q_scale = {0.5f, PositionScale::llama4, 0.1f, 8.0f}; });
   f.add("logn", [](PrologueCase& c) { c.q_scale = {1.0f, PositionScale::logn, 0.0f, 8.0f}; });
+  f.row("KvConstants", "K and V multiplied by constants (MiMo V2's values)");
+  f.add("constant of K", [](PrologueCase& c) { c.k_constant = 1.2f; });
+  f.add("constant of V", [](PrologueCase& c) { c.v_constant = 0.707f; });
+  f.add("both after norms without weight", [](PrologueCase& c) {
+    c.k_constant = c.q_scale.constant = 1.2f, c.v_constant = -0.5f, c.norm = NormPlacement::after_rope, c.weights = Weights::none;
+    c.v_norm = c.k_out = c.v_out = true;
+  });
+  f.add("both, quantised", [](PrologueCase& c) {
+    c.k_constant = c.v_constant = -1.7f, c.hadamard_block = 16, c.kv_type = DType::uint4, c.scaling = KvScaling::token_head;
+  });
 }
 
 void add_places(FeatureList& f) {

@@ -28,6 +28,7 @@ struct DescribedTensor : TensorArgs<uint32_t> {
   uint32_t rotated_token = 0;
   uint32_t rotated_head = 0;
   float hadamard_factor = 1.0f;
+  float constant = 1.0f;  // that K or V is multiplied by
 };
 
 struct DescribedArgs {

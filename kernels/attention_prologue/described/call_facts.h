@@ -32,6 +32,7 @@ struct HeadFacts {
   int32_t has_out = 0;         // the cache, q_out or q8_out
   int32_t has_second_out = 0;  // k_out, v_out
   int32_t hadamard_block = 0;
+  int32_t scaled = 0;          // Q by its scale, K or V by a constant
   DType store = DType::unset;  // unset: as the data
   ScaleFrom scale_from = ScaleFrom::nothing;
 };
@@ -49,7 +50,6 @@ struct CallFacts {
   PastTable past_table = PastTable::record;
   int32_t rounds = 0;  // after each step
   int32_t token_threads = 0;  // of a block, where a norm is over all heads of a token
-  int32_t scales_query = 0;
   PositionScale by_position = PositionScale::none;
   // Arrays that the call has not are unset.
   DType positions = DType::unset;

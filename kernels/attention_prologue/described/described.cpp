@@ -20,6 +20,7 @@ HeadFacts head_facts(const HeadPlan& plan) {
   facts.width = static_cast<int32_t>(plan.width);
   facts.biased = plan.bias != nullptr ? 1 : 0;
   facts.hadamard_block = plan.hadamard_block;
+  facts.scaled = plan.constant != 1.0f ? 1 : 0;
   const HeadNorm& norm = plan.norm;
   facts.norm = norm.placement;
   if (!normed(norm)) return facts;
@@ -94,6 +95,7 @@ std::optional<CallFacts> facts_of(const AttentionPrologueParams& p, int64_t vect
   const HeadPlan* const of_heads[3] = {&plans.q, &plans.k, &plans.v};
   for (int i = 0; i < 3; ++i) facts.heads[i] = head_facts(*of_heads[i]);
   auto& [q, k, v] = facts.heads;
+  q.scaled = p.q_scale.constant != 1.0f || p.q_scale.by_position != PositionScale::none ? 1 : 0;
   q.rotates = k.rotates = p.rope.rotary_dim > 0 ? 1 : 0;
   q.apart = p.q_rope.data != nullptr ? 1 : 0;
   k.apart = p.k_rope.data != nullptr ? 1 : 0;
@@ -152,8 +154,7 @@ std::optional<CallFacts> facts_of(const AttentionPrologueParams& p, int64_t vect
     head.cut_style = facts.style;
   }
   facts.rounds = p.rounding == Rounding::per_step ? 1 : 0;
-  facts.scales_query = p.num_q_heads > 0 && (p.q_scale.constant != 1.0f || p.q_scale.by_position != PositionScale::none) ? 1 : 0;
-  facts.by_position = facts.scales_query != 0 ? p.q_scale.by_position : PositionScale::none;
+  facts.by_position = p.num_q_heads > 0 ? p.q_scale.by_position : PositionScale::none;
 
   const TokenPlaces& places = p.places;
   if (places.positions.data != nullptr) facts.positions = places.positions.type;

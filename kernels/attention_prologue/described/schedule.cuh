@@ -295,7 +295,7 @@ struct DescribedSteps : NoSteps<T, V> {
   const HeadConstants<T, V, kHeads>& early;
   const Angles& load_angles;
   bool rotated;
-  float query_factor;
+  float scale;
   float sum_of_token = 0.0f;
 
   __device__ DescribedSteps(const DescribedHeads<T, V>& heads, int number, const Unit<T, V>* loaded,
@@ -307,7 +307,7 @@ struct DescribedSteps : NoSteps<T, V> {
         early(constants),
         load_angles(angles),
         rotated(rotates),
-        query_factor(factor) {}
+        scale(factor) {}
 
   __device__ UnitValues<V> values(int n) const { return widen<T, V>(data[n]); }
   __device__ bool biased() const { return head.biased != 0; }
@@ -336,8 +336,8 @@ struct DescribedSteps : NoSteps<T, V> {
     plan.hadamard_factor = of.tensor.hadamard_factor;
     return plan;
   }
-  __device__ bool scales() const { return of.is_q && of.facts.scales_query != 0; }
-  __device__ float factor() const { return query_factor; }
+  __device__ bool scales() const { return head.scaled != 0; }
+  __device__ float factor() const { return scale; }
   __device__ bool rounds() const { return of.facts.rounds != 0; }
 
   // Otherwise the heads are copies.
@@ -493,10 +493,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks) described_prologue_kernel(c
     return late_angles ? angles_of_token<V, (kUnits > 1)>(p, facts, token, t, place.pair, computed) : early_angles;
   };
   float factor = 1.0f;
-  if (facts.scales_query != 0 && heads.is_q) {
+  if (head.scaled != 0 && heads.is_q) {
     QueryScale scale = p.q_scale;
     scale.by_position = facts.by_position;
     factor = query_factor(scale, token.positions[0]);
+  } else if (head.scaled != 0) {
+    factor = heads.tensor.constant;
   }
   resolve_slot(token_args, indices, slot, token);
 

@@ -191,8 +191,8 @@ struct GeneralSteps : NoSteps<T, V> {
   __device__ bool rotates() const { return extras.rotates != 0 && token.rotated && place.pair >= 0; }
   __device__ UnitAngles<V> angles() const { return token.angles_of_pairs; }
   __device__ RopeStyle style() const { return extras.layout.style; }
-  __device__ bool scales() const { return at.tensor == 0 && token.scales_query; }
-  __device__ float factor() const { return token.query_factor; }
+  __device__ bool scales() const { return at.tensor == 0 ? token.scales_query : plan().constant != 1.0f; }
+  __device__ float factor() const { return at.tensor == 0 ? token.query_factor : plan().constant; }
   __device__ bool rounds() const { return plan().rounds != 0; }
 
   // Otherwise the head is a copy.

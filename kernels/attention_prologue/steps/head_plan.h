@@ -19,12 +19,13 @@ struct HeadPlan {
   float inverse_count = 0.0f;  // of the channels that the norm is over
   int32_t hadamard_block = 0;
   float hadamard_factor = 1.0f;
-  int32_t rounds = 0;  // to dtype after each step
+  float constant = 1.0f;  // that K or V is multiplied by
+  int32_t rounds = 0;     // to dtype after each step
 };
 
 // Says whether a step of the plan changes every channel.
 PROLOGUE_HOST_DEVICE inline bool changes(const HeadPlan& plan) {
-  return plan.bias != nullptr || plan.norm.placement != NormPlacement::none || plan.hadamard_block != 0;
+  return plan.bias != nullptr || plan.norm.placement != NormPlacement::none || plan.hadamard_block != 0 || plan.constant != 1.0f;
 }
 
 // Returns what a norm multiplies by.
@@ -36,7 +37,7 @@ PROLOGUE_HOST_DEVICE inline float norm_factor(float weight_offset, float weight)
 // (Which norms they have is in prologue_choice.cpp.)
 inline bool lean_kernels_have(const HeadPlan& plan) {
   const int64_t block = plan.hadamard_block;
-  return block == 0 || plan.width / 2 % block == 0 || block == plan.width;
+  return plan.constant == 1.0f && (block == 0 || plan.width / 2 % block == 0 || block == plan.width);
 }
 
 // num_heads and width must be set.
@@ -56,18 +57,20 @@ struct HeadPlans {
 
 // `p` must be resolved.
 inline HeadPlans head_plans(const AttentionPrologueParams& p) {
-  const auto plan_of = [&](const HeadsView& in, int64_t num_heads, int64_t width, const void* bias, const HeadNorm& norm) {
+  const auto plan_of = [&](const HeadsView& in, int64_t num_heads, int64_t width, const void* bias, const HeadNorm& norm,
+                           float constant) {
     HeadPlan plan;
     plan.num_heads = in.data == nullptr ? 0 : num_heads;
     plan.width = width;
     plan.bias = bias;
     set_norm(plan, norm);
+    if (plan.num_heads > 0) plan.constant = constant;
     plan.rounds = p.rounding == Rounding::per_step ? 1 : 0;
     return plan;
   };
-  HeadPlans plans = {plan_of(p.q, p.num_q_heads, p.head_dim, p.bias.q, p.q_norm),
-                     plan_of(p.k, p.num_kv_heads, p.head_dim, p.bias.k, p.k_norm),
-                     plan_of(p.v, p.num_kv_heads, v_head_dim(p), p.bias.v, p.v_norm)};
+  HeadPlans plans = {plan_of(p.q, p.num_q_heads, p.head_dim, p.bias.q, p.q_norm, 1.0f),
+                     plan_of(p.k, p.num_kv_heads, p.head_dim, p.bias.k, p.k_norm, p.k_constant),
+                     plan_of(p.v, p.num_kv_heads, v_head_dim(p), p.bias.v, p.v_norm, p.v_constant)};
   set_hadamard(plans.q, p.hadamard_block);
   set_hadamard(plans.k, p.hadamard_block);
   return plans;

@@ -32,10 +32,10 @@ template <class T>
 struct HeadSteps : HeadPlan {
   float token_sum = 0.0f;  // of the squares of all heads, for a norm over the token
   RotationRow rotation;
-  float factor = 1.0f;  // the Q scale
+  float factor = 1.0f;  // the Q scale, or the constant of K or V
 
   HeadSteps() = default;
-  explicit HeadSteps(const HeadPlan& plan) : HeadPlan(plan) {}
+  explicit HeadSteps(const HeadPlan& plan) : HeadPlan(plan), factor(plan.constant) {}
 };
 
 // Adds in the order of head_sum.h.
