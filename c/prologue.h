@@ -914,6 +914,7 @@ PROLOGUE_C_API void prologue_attention_prologue_params_init(prologue_attention_p
 // Sets q, k and v to one packed buffer [num_tokens, (num_q_heads + num_kv_heads) * head_dim + num_kv_heads * v_head_dim] whose
 // row stride is token_stride elements. The sizes, dtype and cache.v.head_dim of `params` must be set before. Without head_dim or
 // dtype the strides of the three are left unset, and a side without heads is null: the operation is then an error.
+// A buffer of q and k alone, [num_tokens, (num_q_heads + num_kv_heads) * head_dim], with V taken from K: set v = k after this call.
 PROLOGUE_C_API prologue_status prologue_set_packed_qkv(
     prologue_attention_prologue_params* params,
     const void* qkv,
@@ -1000,8 +1001,9 @@ typedef struct prologue_hadamard_params {
 PROLOGUE_C_API void prologue_hadamard_params_init(prologue_hadamard_params* value);
 PROLOGUE_C_API prologue_status prologue_hadamard(const prologue_hadamard_params* params, const prologue_execution* execution);
 
-// y = x * scale(position) of Q (prologue_q_scale's formulas), or x * q_scale.constant of K or V. y may be x itself. The rows of a token with a negative position are not
-// touched. positions may be null if the scale does not depend on them. Rows that are multiplied by 1 are copied bitwise.
+// y = x * scale(position) of Q (prologue_q_scale's formulas), or x * q_scale.constant of K or V. y may be x itself. The rows of a token with a
+// negative position are not touched. positions may be null if the scale does not depend on them. Rows that are multiplied by 1 are copied
+// bitwise.
 typedef struct prologue_query_scale_params {
   int64_t num_tokens;
   int64_t num_heads;

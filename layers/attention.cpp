@@ -14,6 +14,7 @@ Value Attention::build(GraphBuilder& g, Value hidden_states) const {
     v = g.add_bias("v_bias", v, v_bias);
   }
 
+  const bool writes_kv = num_kv_heads > 0;
   const auto add_norms = [&, &q = q, &k = k](NormPlacement placement) {
     if (q_norm.norm.placement == placement) q = g.heads_norm("q_norm", q, num_q_heads, q_norm);
     if (k_norm.norm.placement == placement) k = g.heads_norm("k_norm", k, num_kv_heads, k_norm);
@@ -21,12 +22,12 @@ Value Attention::build(GraphBuilder& g, Value hidden_states) const {
   add_norms(NormPlacement::before_rope);
   if (rope) {
     q = g.rope("rope_q", q, num_q_heads, rope);
-    k = g.rope("rope_k", k, num_kv_heads, rope);
+    if (writes_kv) k = g.rope("rope_k", k, num_kv_heads, rope);
   }
   add_norms(NormPlacement::after_rope);
   if (hadamard_block != 0) {
     q = g.hadamard("hadamard_q", q, num_q_heads, hadamard_block);
-    k = g.hadamard("hadamard_k", k, num_kv_heads, hadamard_block);
+    if (writes_kv) k = g.hadamard("hadamard_k", k, num_kv_heads, hadamard_block);
   }
   if (v_norm.norm.placement != NormPlacement::none) v = g.heads_norm("v_norm", v, num_kv_heads, v_norm);
   if (q_scale.constant != 1.0f || q_scale.by_position != PositionScale::none)
@@ -34,7 +35,7 @@ Value Attention::build(GraphBuilder& g, Value hidden_states) const {
   if (k_constant != 1.0f) k = g.query_scale("k_constant", k, num_kv_heads, {k_constant});
   if (v_constant != 1.0f) v = g.query_scale("v_constant", v, num_kv_heads, {v_constant});
 
-  g.kv_write("kv_write", k, v, num_kv_heads, layer, rope);
+  if (writes_kv) g.kv_write("kv_write", k, v, num_kv_heads, layer, rope);
   const AttentionOptions options = {scale, soft_cap, window, chunk, sinks, v_head_dim};
   const Value out = g.paged_attention("attention", q, num_q_heads, options, layer);
   return g.linear("output", out, output_weight, output_bias);

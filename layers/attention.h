@@ -11,7 +11,7 @@ namespace prologue {
 struct PROLOGUE_API Attention {
   int64_t layer = 0;  // index of its KV cache
   int64_t num_q_heads = 0;
-  int64_t num_kv_heads = 0;
+  int64_t num_kv_heads = 0;  // 0: another layer writes the cache, and this one reads it: qkv_weight has the rows of q alone
   int64_t head_dim = 0;
   float scale = 0.0f;  // of the scores, usually 1 / sqrt(head_dim)
   GraphRope rope;      // none: the layer rotates nothing (NoPE)

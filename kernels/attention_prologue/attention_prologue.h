@@ -203,6 +203,7 @@ constexpr int64_t v_head_dim(const AttentionPrologueParams& params) {
 // Sets q, k and v to one packed buffer [num_tokens, (num_q_heads + num_kv_heads) * head_dim + num_kv_heads * v_head_dim] whose
 // row stride is token_stride elements. The sizes, dtype and cache.v.head_dim of `params` must be set before. Without head_dim or
 // dtype the strides of the three are left unset, and a side without heads is null: the operation is then an error.
+// A buffer of q and k alone, [num_tokens, (num_q_heads + num_kv_heads) * head_dim], with V taken from K: set v = k after this call.
 PROLOGUE_API void set_packed_qkv(AttentionPrologueParams& params, const void* qkv, int64_t token_stride);
 
 PROLOGUE_API Status validate(const AttentionPrologueParams& params);

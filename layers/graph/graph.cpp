@@ -373,6 +373,11 @@ GraphBuilder::Qkv GraphBuilder::split_heads(Value qkv, int64_t num_q_heads, int6
                            num_kv_heads, " of K", v_from_k || v_of_its_own ? "" : " and of V", " of ", head_dim, " channels",
                            v_of_its_own ? str_cat(" and of V of ", v_head_dim) : "", " need ", q_width + k_width + v_width));
   }
+  if (num_kv_heads == 0 && info(qkv).width > q_width) {
+    check(invalid_argument("graph: ", info(qkv).name, " has ", info(qkv).width,
+                           " columns: without heads of K and V it has those of ", num_q_heads, " heads of Q of ", head_dim,
+                           " channels, ", q_width));
+  }
   const Value q = add_view("q", qkv, 0, q_width);
   const Value k = add_view("k", qkv, q_width, k_width);
   const Value v = v_from_k ? k : add_view("v", qkv, q_width + k_width, v_width);

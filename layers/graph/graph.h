@@ -253,7 +253,8 @@ class PROLOGUE_API GraphBuilder {
   struct Qkv {
     Value q, k, v;
   };
-  // v_from_k: qkv has no columns for V; V is computed from K's columns. v_head_dim: of V; 0 = head_dim, and always with v_from_k.
+  // num_kv_heads = 0: qkv has the columns of q alone. v_from_k: qkv has no columns for V; V is computed from K's columns. v_head_dim: of V;
+  // 0 = head_dim, and always with v_from_k.
   Qkv split_heads(Value qkv, int64_t num_q_heads, int64_t num_kv_heads, int64_t head_dim, bool v_from_k = false,
                   int64_t v_head_dim = 0);
   Value heads_norm(const std::string& name, Value x, int64_t num_heads, const HeadsNorm& norm);

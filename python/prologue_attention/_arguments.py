@@ -39,7 +39,8 @@ _ITEMS: Dict[str, Tuple[Item, ...]] = {
     "gather_cos_sin": ("Tensor cos_sin", "Tensor positions", "Tensor? pair_axis", "str past_table", "Tensor! out"),
     "attention_prologue": (
         "Tensor? q", "Tensor? k", "Tensor? v", "Tensor? q_rope", "Tensor? k_rope", "Tensor? qkv", "int? num_q_heads",
-        "int? num_kv_heads", "int? head_dim", "int? v_head_dim", "Tensor!? q_out", "Tensor!? q8_out", "Tensor!? q8_scale", *_STEPS,
+        "int? num_kv_heads", "int? head_dim", "int? v_head_dim", "bool v_from_k", "Tensor!? q_out", "Tensor!? q8_out",
+        "Tensor!? q8_scale", *_STEPS,
     ),
     "mla_prologue": (
         "Tensor? kv_c", "Tensor? k_pe", "Tensor? q_pe", "Tensor!? kv_cache", "Tensor!? ckv_cache", "Tensor!? kpe_cache",

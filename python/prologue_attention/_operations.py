@@ -117,6 +117,7 @@ def attention_prologue(
     num_kv_heads: Optional[int] = None,
     head_dim: Optional[int] = None,
     v_head_dim: Optional[int] = None,
+    v_from_k: bool = False,
     cache: Optional[PagedKv] = None,
     rope: Optional[Rope] = None,
     places: Optional[TokenPlaces] = None,
@@ -146,7 +147,7 @@ def attention_prologue(
 
     q: [num_tokens, num_q_heads, head_dim]; k, v: [num_tokens, num_kv_heads, head_dim]; float32, float16 or bfloat16, contiguous
         channels, other strides free. Any of them may be None. Or qkv: [num_tokens, (num_q_heads + num_kv_heads) * head_dim +
-        num_kv_heads * v_head_dim], with these numbers.
+        num_kv_heads * v_head_dim], with these numbers; with v_from_k it has no columns of V, which is then taken from K (as with v=k).
     cache: where K and V go; None: only to k_out and v_out. Two tokens must not share a slot.
     rope: from cos and sin, cos_sin or inv_freq. None: no rotation.
     places: positions and slots. None: no positions (all 0) and no slots, for calls that need neither.
@@ -178,7 +179,7 @@ def attention_prologue(
         elif qkv is not None and num_q_heads and head_dim:
             q_out = new(qkv, (qkv.shape[0], num_q_heads, head_dim))
     arguments = (
-        q, k, v, q_rope, k_rope, qkv, num_q_heads, num_kv_heads, head_dim, v_head_dim, q_out, q8_out, q8_scale,
+        q, k, v, q_rope, k_rope, qkv, num_q_heads, num_kv_heads, head_dim, v_head_dim, v_from_k, q_out, q8_out, q8_scale,
         *flat(cache), q_bias, k_bias, v_bias, *flat(q_norm), *flat(k_norm), *flat(v_norm), *flat(rope), *flat_places(places),
         hadamard_block, *flat(q_scale), k_constant, v_constant, rounding, k_out, v_out, faults, token_faults,
     )  # fmt: skip

@@ -110,7 +110,7 @@ def attention_prologue(
     or "identity"."""
     q_out = (jnp.zeros if may_pad(places) else jax.ShapeDtypeStruct)(q.shape, q.dtype)
     arguments = ATTENTION_PROLOGUE.arguments(
-        q=q, k=k, v=v, q_out=q_out, cache=cache, q_bias=q_bias, k_bias=k_bias, v_bias=v_bias, q_norm=q_norm, k_norm=k_norm,
+        q=q, k=k, v=v, v_from_k=False, q_out=q_out, cache=cache, q_bias=q_bias, k_bias=k_bias, v_bias=v_bias, q_norm=q_norm, k_norm=k_norm,
         v_norm=v_norm, rope=rope, places=places, hadamard_block=hadamard_block, q_scale=q_scale, k_constant=k_constant, v_constant=v_constant,
         rounding=rounding,
     )  # fmt: skip

@@ -17,12 +17,15 @@ tvm::ffi::Any run_attention_prologue(Arguments& arguments) {
   params.dtype = first.dtype();
   const int64_t num_q_heads = arguments.integer("num_q_heads", 0), num_kv_heads = arguments.integer("num_kv_heads", 0);
   const int64_t head_dim = arguments.integer("head_dim", 0), value_dim = arguments.integer("v_head_dim", 0);
+  const bool v_from_k = arguments.flag("v_from_k");
+  if (v_from_k && !qkv) fail_value("v_from_k is given, but qkv is not: give k as v");
   if (qkv) {
     if (q || k || v || q_rope || k_rope) {
       fail_value("qkv is given, and so is q, k, v, q_rope or k_rope: it must be one or the other");
     }
     qkv.require_rank(2, 2).require_contiguous(1);
     const int64_t v_dim = value_dim > 0 ? value_dim : head_dim;
+    if (v_from_k && v_dim != head_dim) fail_value("v_head_dim is ", v_dim, ": V that is taken from K has head_dim, ", head_dim);
     if (num_q_heads < 0 || num_kv_heads < 0 || head_dim < 1 || num_q_heads > 65536 || num_kv_heads > 65536 ||
         head_dim > kMaxHeadDim || v_dim > kMaxHeadDim || v_dim < 1) {
       fail_value("with qkv, num_q_heads (", num_q_heads, "), num_kv_heads (", num_kv_heads, ") and head_dim (", head_dim,
@@ -30,8 +33,11 @@ tvm::ffi::Any run_attention_prologue(Arguments& arguments) {
     }
     params.num_q_heads = num_q_heads, params.num_kv_heads = num_kv_heads, params.head_dim = head_dim;
     params.cache.v.head_dim = v_dim;
-    qkv.require_size(1, (num_q_heads + num_kv_heads) * head_dim + num_kv_heads * v_dim, "the rows of q, k and v");
+    const int64_t v_width = v_from_k ? 0 : num_kv_heads * v_dim;
+    qkv.require_size(1, (num_q_heads + num_kv_heads) * head_dim + v_width,
+                     v_from_k ? "the rows of q and k" : "the rows of q, k and v");
     set_packed_qkv(params, qkv.data(), qkv.stride(0));
+    if (v_from_k) params.v = params.k;
   } else {
     for (const Array& array : {q, k, v, q_rope, k_rope}) {
       array.require_rank(3, 3).require(params.dtype).require_size(0, params.num_tokens, "the tokens");

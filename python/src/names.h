@@ -119,6 +119,7 @@ inline constexpr std::string_view kNames[] = {
     "v",
     "v_bias",
     "v_constant",
+    "v_from_k",
     "v_head_dim",
     "v_norm",
     "v_out",

@@ -127,6 +127,27 @@ def test_packed_qkv_in_place(rng, step):
     np.testing.assert_array_equal(in_slots(v_cache, step["slots"]), step["v"])
 
 
+def test_packed_q_and_k_with_v_from_k(rng, step):
+    """Gemma 4: V is K as it is projected, with a norm of its own."""
+    qk = np.concatenate([step[name].reshape(TOKENS, -1) for name in "qk"], 1)
+    numbers = {"num_q_heads": Q_HEADS, "num_kv_heads": KV_HEADS, "head_dim": DIM}
+    steps = {"rope": ROPE, "places": TokenPlaces(step["positions"]), "k_norm": HeadNorm(eps=1e-6), "v_norm": HeadNorm(eps=1e-6)}
+    k_out, v_out, k_want, v_want = (np.empty_like(step["k"]) for _ in range(4))
+    q = prologue.attention_prologue(qkv=qk, v_from_k=True, **numbers, **steps, k_out=k_out, v_out=v_out)
+    want = prologue.attention_prologue(step["q"], step["k"], step["k"], **steps, k_out=k_want, v_out=v_want)
+    np.testing.assert_array_equal(q, want)
+    np.testing.assert_array_equal(k_out, k_want)
+    np.testing.assert_array_equal(v_out, v_want)
+    np.testing.assert_allclose(v_out, oracle.rms_norm(step["k"]), rtol=0, atol=1e-5)
+    for options, message in (
+        ({"qkv": qk, **numbers}, "axis 1 must have 128 elements, the rows of q, k and v"),
+        ({"qkv": qk, **numbers, "v_from_k": True, "v_head_dim": 8}, "v_head_dim is 8: V that is taken from K has head_dim, 16"),
+        ({"q": step["q"], "k": step["k"], "v_from_k": True}, "give k as v"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            prologue.attention_prologue(**options, **steps, k_out=k_out, v_out=v_out)
+
+
 def test_packed_qkv_in_place_for_one_token(rng, step):
     """The stride of an axis of size 1 says nothing."""
     rows = (step["q"][:1], step["k"][:1], step["v"][:1])

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <prologue.h>
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -366,6 +367,38 @@ TEST(CCalls, APackedBufferBeforeItsSizesIsAnError) {
   ASSERT_EQ(prologue_set_packed_qkv(&p, qkv.data(), 32), PROLOGUE_STATUS_OK);
   EXPECT_EQ(prologue_attention_prologue(&p, &execution), PROLOGUE_STATUS_OK) << message();
   EXPECT_EQ(out, qkv);
+}
+
+// A buffer of q and k alone, with V taken from K and a norm of V (Gemma 4); and K and V times constants.
+TEST(CCalls, VIsTakenFromKOfAPackedBuffer) {
+  std::vector<float> qk, q(2 * 16), k(2 * 8), v(2 * 8);
+  for (int i = 0; i < 2 * 24; ++i) qk.push_back(static_cast<float>(i % 7 + 1));
+  prologue_attention_prologue_params p = initialised(prologue_attention_prologue_params_init);
+  EXPECT_EQ(p.k_constant, 1.0f);
+  EXPECT_EQ(p.v_constant, 1.0f);
+  p.num_tokens = 2, p.num_q_heads = 2, p.num_kv_heads = 1, p.head_dim = 8, p.dtype = PROLOGUE_DTYPE_F32;
+  ASSERT_EQ(prologue_set_packed_qkv(&p, qk.data(), 24), PROLOGUE_STATUS_OK);
+  p.v = p.k;
+  p.v_norm.placement = PROLOGUE_NORM_PLACEMENT_BEFORE_ROPE;
+  p.k_constant = 2.0f, p.v_constant = 0.5f;
+  p.q_out.data = q.data(), p.q_out.token_stride = 16, p.q_out.head_stride = 8;
+  p.k_out.data = k.data(), p.k_out.token_stride = 8, p.k_out.head_stride = 8;
+  p.v_out.data = v.data(), p.v_out.token_stride = 8, p.v_out.head_stride = 8;
+  const prologue_execution execution = on_cpu();
+  ASSERT_EQ(prologue_attention_prologue(&p, &execution), PROLOGUE_STATUS_OK) << message();
+  for (size_t t = 0; t < 2; ++t) {
+    double squares = 0.0;
+    for (size_t i = 0; i < 8; ++i) squares += double{qk[24 * t + 16 + i]} * double{qk[24 * t + 16 + i]};
+    for (size_t i = 0; i < 8; ++i) {
+      const float in = qk[24 * t + 16 + i];
+      EXPECT_EQ(q[16 * t + i], qk[24 * t + i]);
+      EXPECT_EQ(k[8 * t + i], 2.0f * in);
+      EXPECT_NEAR(double{v[8 * t + i]}, 0.5 * double{in} / std::sqrt(squares / 8 + 1e-6), 1e-6);
+    }
+  }
+  p.v_constant = 0.0f;
+  EXPECT_EQ(prologue_attention_prologue(&p, &execution), PROLOGUE_STATUS_INVALID_ARGUMENT);
+  EXPECT_EQ(message(), "attention_prologue: v_constant is 0: it must be finite and not 0");
 }
 
 TEST(CCalls, NullIsDestroyedAndAsked) {

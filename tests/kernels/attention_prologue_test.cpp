@@ -129,8 +129,8 @@ bool has_stages(const PrologueCase& c) {
          c.cached && c.num_q_heads > 0 && c.num_kv_heads > 0 && c.with_k && c.with_v;
 }
 
-// The fused operation gives the same bits as add_bias + qk_norm + rotary + qk_norm + hadamard + query_scale + kv_write: always with Rounding::per_step,
-// and with once where the stages' stores do not round (float32).
+// The fused operation gives the same bits as add_bias + qk_norm + rotary + qk_norm + hadamard + query_scale + kv_write: always with
+// Rounding::per_step, and with once where the stages' stores do not round (float32).
 TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
   int64_t compared = 0;
   const auto check = [&](auto type, const PrologueCase& listed) {

@@ -134,6 +134,54 @@ TEST_P(AttentionVariants, RoundingOnceGivesOtherBitsInSixteenBitTypes) {
   EXPECT_FALSE(once.q == per_step.q);
 }
 
+// A layer without heads of K and V reads the cache that another layer has written (Gemma 3n and 4). With the q of that layer it gives the
+// same result.
+TEST_P(AttentionVariants, ALayerReadsTheCacheOfAnother) {
+  for (AttentionVariant variant : listed_variants()) {
+    if (variant.source == RopeSource::per_token) continue;  // the model's rope is then of another graph
+    SCOPED_TRACE(variant.describe());
+    variant.num_layers = 1;
+    VariantModel model(variant, DType::bf16, execution_);
+    const Attention& writer = model.layers.front();
+    Attention reader = writer;
+    reader.num_kv_heads = 0;
+    reader.qkv_weight.rows = variant.num_q_heads * variant.head_dim;
+    if (reader.qkv_bias) reader.qkv_bias.cols = reader.qkv_weight.rows;
+    reader.k_bias = reader.v_bias = {}, reader.k_norm = reader.v_norm = {}, reader.v_from_k = false;
+    reader.k_constant = reader.v_constant = 1.0f;
+    const auto graph_of = [&](bool of_reader) {
+      GraphBuilder g(DType::bf16);
+      const Value x = g.embedding("embedding", model.embedding, 1.0f);
+      Value written, read;
+      {
+        const GraphBuilder::Scope scope(g, "writer");
+        written = writer.build(g, x);
+      }
+      const GraphBuilder::Scope scope(g, "reader");
+      read = reader.build(g, x);
+      return std::move(g).finish(of_reader ? read : written).value();
+    };
+    const auto result = [&](Graph graph) {
+      model.fill_cache(0xff);
+      auto executor = GraphExecutor::create(std::move(graph), model.storage, {16, 8, 2, 16}, execution_).value();
+      auto buffers = StepBuffers::create({16, 2, 16, 4, variant.num_axes}, execution_.device).value();
+      Bytes rows;
+      for (int step = 0; step < 2; ++step) {
+        const StepBatch batch = make_batch(variant, step);
+        EXPECT_TRUE(executor->run(buffers.upload(batch, execution_).value(), execution_).ok());
+        const Bytes of_step = rows_of(*executor, executor->graph().output, batch.num_tokens(), execution_);
+        rows.insert(rows.end(), of_step.begin(), of_step.end());
+      }
+      return rows;
+    };
+    const Bytes want = result(graph_of(false));
+    EXPECT_FALSE(want.empty());
+    EXPECT_TRUE(result(graph_of(true)) == want);
+    EXPECT_TRUE(result(fuse_attention_prologue(graph_of(true), Rounding::per_step).value()) == want) << "fused";
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
 // ---- faults -----------------------------------------------------------------------------------------------------------------
 
 // A position is outside the table, on any axis: the same fault, nothing of the token in the cache, all other tokens as ever. With
@@ -270,6 +318,7 @@ std::vector<double> layer_in_float64(const VariantModel& model) {
   in.hadamard_block = v.hadamard_block;
   in.q_constant = static_cast<double>(v.q_scale.constant), in.q_by_position = static_cast<int>(v.q_scale.by_position);
   in.q_a = static_cast<double>(v.q_scale.a), in.q_b = static_cast<double>(v.q_scale.b);
+  in.k_constant = static_cast<double>(v.k_constant), in.v_constant = static_cast<double>(v.v_constant);
   const oracle::PrologueOutput out = oracle::attention_prologue(in);
 
   const std::vector<double> sinks = optional(layer.sinks);
@@ -397,6 +446,10 @@ TEST(FusionOfVariants, LeavesAloneWhatOneLaunchCannotDo) {
     if (is("k is rotated last")) k = g.rope("rope_k", k, 1, rope);
     q = g.query_scale("q_scale", q, 2, {0.5f});
     v = g.heads_norm("v_norm", v, 1, v_norm);
+    if (is("k is scaled last")) k = g.query_scale("k_constant", k, 1, {2.0f});
+    if (is("v is scaled last")) v = g.query_scale("v_constant", v, 1, {2.0f});
+    if (is("k is scaled by position")) k = g.query_scale("k_constant", k, 1, {2.0f, PositionScale::logn, 0.0f, 2.0f});
+    if (is("v is multiplied by 0")) v = g.query_scale("v_constant", v, 1, {0.0f});
     if (is("q is read before kv_write")) c.probe(q);
     g.kv_write("kv_write", k, v, 1, 0, is("only k is not rotated") ? GraphRope() : written);
     const Value out = g.paged_attention("attention", q, 2, {1.0f}, 0);
@@ -419,9 +472,9 @@ TEST(FusionOfVariants, LeavesAloneWhatOneLaunchCannotDo) {
     }
     return found;
   };
-  for (const char* what :
-       {"nothing", "the projection is read", "finished q is read", "q has another eps", "q has another kind of norm",
-        "q has another scope", "q has another offset", "only q has no norm", "only k has no norm", "q is normed last"}) {
+  for (const char* what : {"nothing", "the projection is read", "finished q is read", "q has another eps",
+                           "q has another kind of norm", "q has another scope", "q has another offset", "only q has no norm",
+                           "only k has no norm", "q is normed last", "k is scaled last", "v is scaled last"}) {
     EXPECT_EQ(prologues(what), 1) << what;
   }
   for (const char* what : {"packed is read",
@@ -443,6 +496,8 @@ TEST(FusionOfVariants, LeavesAloneWhatOneLaunchCannotDo) {
                            "k is biased twice",
                            "v is scaled",
                            "k is scaled",
+                           "k is scaled by position",
+                           "v is multiplied by 0",
                            "v is rotated",
                            "k is normed twice",
                            "q is scaled first",
@@ -510,7 +565,10 @@ TEST(AttentionGraph, RefusesWeightsThatDoNotFit) {
          a.sinks = {a.qkv_weight.data, 1, 4, DType::bf16};
        },
        "layers.1.attention: the sinks are [1, 4] bfloat16: they must be [1, 4] of float32"},
-      {[](Attention& a) { a.num_kv_heads = 0; }, "layers.1.k_norm: there are 0 heads: the 0 columns must be a multiple of them"},
+      {[](Attention& a) { a.num_kv_heads = 0; },
+       "graph: layers.1.qkv has 128 columns: without heads of K and V it has those of 4 heads of Q of 16 channels, 64"},
+      {[](Attention& a) { a.num_kv_heads = 0, a.qkv_weight.rows = 64; },
+       "layers.1.k_norm: there are 0 heads: the 0 columns must be a multiple of them"},
       {[](Attention& a) { a.rope = {}, a.rope.rope.inv_freq = static_cast<const float*>(a.qkv_weight.data); },
        "layers.1.kv_write: rotary_dim is 0, but rope.inv_freq is given: set rotary_dim, or leave it null"},
   };

@@ -181,7 +181,7 @@ void PlacedPrologue<T>::place_inputs() {
   const PrologueCase& c = case_;
   if (c.packed) {
     const int64_t k_at = c.num_q_heads * c.head_dim, v_at = k_at + c.num_kv_heads * c.head_dim;
-    const int64_t stride = v_at + c.num_kv_heads * c.v_width() + c.row_padding;
+    const int64_t stride = v_at + (c.v_is_k ? 0 : c.num_kv_heads * c.v_width()) + c.row_padding;  // without V: [q | k]
     std::vector<T> qkv = poisoned<T>(c.num_tokens * stride);
     scatter(data_.q, c.num_q_heads, c.head_dim, stride, c.head_dim, qkv.data());
     if (c.num_tokens > 0) {

@@ -57,8 +57,9 @@ struct HadamardParams {
 };
 PROLOGUE_API Status hadamard(const HadamardParams& params, const Execution& execution);
 
-// y = x * scale(position) of Q (QueryScale's formulas), or x * q_scale.constant of K or V. y may be x itself. The rows of a token with a negative position are not
-// touched. positions may be null if the scale does not depend on them. Rows that are multiplied by 1 are copied bitwise.
+// y = x * scale(position) of Q (QueryScale's formulas), or x * q_scale.constant of K or V. y may be x itself. The rows of a token with a
+// negative position are not touched. positions may be null if the scale does not depend on them. Rows that are multiplied by 1 are copied
+// bitwise.
 struct QueryScaleParams {
   int64_t num_tokens = 0;
   int64_t num_heads = 0;
