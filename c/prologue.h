@@ -1055,7 +1055,7 @@ PROLOGUE_C_API prologue_status prologue_kv_write(const prologue_kv_write_params*
 //
 // For token t (each part is optional):
 //   latent:  c = kv_c[t, :];  c = norm(c), rounded to dtype              -> kv_c_out[t, :]
-//   K:       k = rotate(k_pe[t, :]), rounded to dtype                    -> k_pe_out[t, :]
+//   K:       k = k_pe[t, :];  k = norm(k), rounded to dtype;  k = rotate(k), rounded to dtype -> k_pe_out[t, :]
 //   Q:       q_pe_out[t, h, :] = rotate(q_pe[t, h, :])                   for every head h
 //   cache:   entry = [c | k], in the token's slot, converted to the cache's types
 // rotate: (a, b) = (a cos - b sin, a sin + b cos) for each pair of the channels (section rope). DeepSeek's pairs are interleaved.
@@ -1066,7 +1066,7 @@ PROLOGUE_C_API prologue_status prologue_kv_write(const prologue_kv_write_params*
 //   q_pe   [num_tokens, num_q_heads, qk_rope_head_dim] dtype; num_q_heads = 0: no Q
 //          All three may be columns of larger rows: kv_c and k_pe of one projection, q_pe of whole heads. kv_lora_rank and
 //          qk_rope_head_dim: multiples of 16 in 16..1024; 0 if there is nothing of that width
-//   kv_c_norm.weight   [kv_lora_rank], weight_type
+//   kv_c_norm.weight   [kv_lora_rank], weight_type;  k_pe_norm.weight [qk_rope_head_dim], of a type of its own
 //   kv_c_out, k_pe_out as kv_c and k_pe, with strides of their own; null = not wanted; may be kv_c and k_pe themselves
 //   q_pe_out           as q_pe, with strides of its own, for example beside the other channels of the query [num_tokens, num_q_heads,
 //                      kv_lora_rank + qk_rope_head_dim]; may be q_pe itself
@@ -1136,6 +1136,7 @@ typedef struct prologue_mla_prologue_params {
   int64_t k_pe_stride;
   prologue_heads_view q_pe;
   prologue_head_norm kv_c_norm;  // placement none: no norm; before_rope: this one. rms over a head, without bias
+  prologue_head_norm k_pe_norm;  // the same of k_pe, before its rotation (dots3), for qk_rope_head_dim up to 512
   prologue_rope rope;
   prologue_index_view positions;
   prologue_index_view slot_mapping;

@@ -710,6 +710,7 @@ class MlaPrologueParams(_Struct):
         ("k_pe_stride", c_int64),
         ("q_pe", HeadsView),
         ("kv_c_norm", HeadNorm),
+        ("k_pe_norm", HeadNorm),
         ("rope", Rope),
         ("positions", IndexView),
         ("slot_mapping", IndexView),

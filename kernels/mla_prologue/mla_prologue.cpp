@@ -20,7 +20,7 @@ constexpr int64_t kMaxComputedPosition = int64_t{1} << 20;  // angle.h
 
 MlaPrologueParams resolved(const MlaPrologueParams& params) {
   MlaPrologueParams p = params;
-  p.kv_c_norm = resolved(p.kv_c_norm, p.dtype);
+  for (HeadNorm* norm : {&p.kv_c_norm, &p.k_pe_norm}) *norm = resolved(*norm, p.dtype);
   for (MlaCachePart* part : {&p.cache.latent, &p.cache.rope}) part->format.type = resolve_dtype(part->format.type, p.dtype);
   return p;
 }
@@ -48,21 +48,33 @@ Status check_sizes(const MlaPrologueParams& p) {
   return {};
 }
 
-Status check_norm(const MlaPrologueParams& p) {
-  const HeadNorm& norm = p.kv_c_norm;
+struct NormNames {
+  const char *norm, *weight_type, *eps, *weight_offset;
+};
+
+Status check_norm(const NormNames& names, const HeadNorm& norm, DType dtype) {
   if (norm.placement == NormPlacement::none) {
     if (norm.weight == nullptr) return {};
-    return invalid_argument(kName, ": kv_c_norm has a weight, but its placement is none");
+    return invalid_argument(kName, ": ", names.norm, " has a weight, but its placement is none");
   }
   if (norm.placement != NormPlacement::before_rope || norm.kind != NormKind::rms || norm.scope != NormScope::head) {
-    return unsupported(kName, ": kv_c_norm has the placement ", static_cast<int32_t>(norm.placement), ", kind ",
+    return unsupported(kName, ": ", names.norm, " has the placement ", static_cast<int32_t>(norm.placement), ", kind ",
                        static_cast<int32_t>(norm.kind), " and scope ", static_cast<int32_t>(norm.scope),
                        ": supported is rms over a head, before_rope");
   }
-  if (norm.bias != nullptr) return invalid_argument(kName, ": kv_c_norm has a bias, but its kind is rms");
-  PROLOGUE_RETURN_IF_ERROR(check_weight_type(kName, "kv_c_norm.weight_type", norm, p.dtype));
-  PROLOGUE_RETURN_IF_ERROR(check_positive(kName, "kv_c_norm.eps", norm.eps));
-  return check_finite(kName, "kv_c_norm.weight_offset", norm.weight_offset);
+  if (norm.bias != nullptr) return invalid_argument(kName, ": ", names.norm, " has a bias, but its kind is rms");
+  PROLOGUE_RETURN_IF_ERROR(check_weight_type(kName, names.weight_type, norm, dtype));
+  PROLOGUE_RETURN_IF_ERROR(check_positive(kName, names.eps, norm.eps));
+  return check_finite(kName, names.weight_offset, norm.weight_offset);
+}
+
+Status check_norms(const MlaPrologueParams& p) {
+  PROLOGUE_RETURN_IF_ERROR(
+      check_norm({"kv_c_norm", "kv_c_norm.weight_type", "kv_c_norm.eps", "kv_c_norm.weight_offset"}, p.kv_c_norm, p.dtype));
+  PROLOGUE_RETURN_IF_ERROR(
+      check_norm({"k_pe_norm", "k_pe_norm.weight_type", "k_pe_norm.eps", "k_pe_norm.weight_offset"}, p.k_pe_norm, p.dtype));
+  if (p.k_pe_norm.placement == NormPlacement::none || p.qk_rope_head_dim <= kMaxNormedRope) return {};
+  return unsupported(kName, ": qk_rope_head_dim is ", p.qk_rope_head_dim, ": with k_pe_norm supported is up to ", kMaxNormedRope);
 }
 
 Status check_rope(const MlaPrologueParams& p) {
@@ -179,6 +191,11 @@ Status check_memory(const MlaPrologueParams& p) {
     PROLOGUE_RETURN_IF_ERROR(
         regions.read(array_region("kv_c_norm.weight", norm.weight, p.kv_lora_rank, dtype_size(norm.weight_type))));
   }
+  const HeadNorm& k_norm = p.k_pe_norm;
+  if (has_k && k_norm.weight != nullptr) {
+    PROLOGUE_RETURN_IF_ERROR(
+        regions.read(array_region("k_pe_norm.weight", k_norm.weight, p.qk_rope_head_dim, dtype_size(k_norm.weight_type))));
+  }
   PROLOGUE_RETURN_IF_ERROR(add_rope(p, regions));
   const bool by_position = p.rope.rotary_dim > 0 && p.rope.source != RopeSource::per_token;
   if (p.positions.data != nullptr || by_position) {
@@ -241,7 +258,7 @@ void set_mla_records(MlaPrologueParams& params, void* data, int64_t page_stride,
 Status validate(const MlaPrologueParams& params) {
   const MlaPrologueParams p = resolved(params);
   PROLOGUE_RETURN_IF_ERROR(check_sizes(p));
-  PROLOGUE_RETURN_IF_ERROR(check_norm(p));
+  PROLOGUE_RETURN_IF_ERROR(check_norms(p));
   PROLOGUE_RETURN_IF_ERROR(check_cache(p));
   if (p.num_tokens == 0) return {};
   PROLOGUE_RETURN_IF_ERROR(check_rope(p));

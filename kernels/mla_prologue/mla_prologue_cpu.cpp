@@ -87,6 +87,8 @@ class MlaPrologue {
     k_.num_heads = p.k_pe != nullptr ? 1 : 0;
     q_.num_heads = p.num_q_heads;
     k_.width = q_.width = p.qk_rope_head_dim;
+    set_norm(k_, p.k_pe_norm);
+    k_.rounds = 1;  // after the norm too
   }
 
   void run(int64_t t) const {

@@ -30,7 +30,7 @@ bool aligned(const MlaPrologueParams& p) {
   };
   const bool by_row = p.rope.rotary_dim > 0 && rope_rows_are_given(p.rope.source);
   return rows(p.kv_c, {p.kv_c_stride}) && rows(p.kv_c_out, {p.kv_c_out_stride}) && rows(p.k_pe, {p.k_pe_stride}) &&
-         rows(p.k_pe_out, {p.k_pe_out_stride}) && rows(p.kv_c_norm.weight, {}) &&
+         rows(p.k_pe_out, {p.k_pe_out_stride}) && rows(p.kv_c_norm.weight, {}) && rows(p.k_pe_norm.weight, {}) &&
          (p.num_q_heads == 0 || (rows(p.q_pe.data, {p.q_pe.token_stride, p.q_pe.head_stride}) &&
                                  rows(p.q_pe_out.data, {p.q_pe_out.token_stride, p.q_pe_out.head_stride}))) &&
          (!caches_latent(p) || part(p.cache.latent)) && (!caches_rope(p) || part(p.cache.rope)) &&
@@ -68,6 +68,8 @@ MlaArgs mla_args(const MlaPrologueParams& p) {
     args.k_units = static_cast<uint32_t>(units);
     args.k = {static_cast<const char*>(p.k_pe), static_cast<char*>(p.k_pe_out), p.k_pe_stride * size, p.k_pe_out_stride * size};
     if (caches_rope(p)) args.rope_part = part_args(p.cache.rope);
+    args.k_norm = p.k_pe_norm;
+    args.inverse_rope_dim = 1.0f / static_cast<float>(p.qk_rope_head_dim);
   }
   args.num_units = args.k_units;
   if (p.num_q_heads > 0) {

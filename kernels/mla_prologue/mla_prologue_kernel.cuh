@@ -59,6 +59,8 @@ struct MlaArgs {
   float inverse_rank = 0.0f;
   FaultRecord* faults = nullptr;
   uint8_t* token_faults = nullptr;
+  HeadNorm k_norm;  // placement none: there is none, or no k_pe
+  float inverse_rope_dim = 0.0f;
 };
 
 // ---- 8 channels in memory -------------------------------------------------------------------------------------------------------
@@ -294,6 +296,29 @@ __device__ inline UnitAngles<kPiece> angles_at(const Rope& rope, int64_t t, int6
   return angles;
 }
 
+// Of k_pe, whose units are those of the first lanes, as many as there are. All lanes of its warp must be here.
+template <class T, bool kAligned>
+__device__ inline void normalise_k(const MlaArgs& p, int lane, bool is_k, const UnitChannels& place, Unit<T, kPiece>& unit) {
+  UnitValues<kPiece> values[1] = {widen<T, kPiece>(unit)};
+  float inverse[1];
+  const LayoutLanes<kPiece> lanes = {{lane, 32, is_k}, place, HeadLayout{p.rope_dim, p.rope_dim, 0, p.rope.style}};
+  lanes.sum(
+      values, SumOfSquares(),
+      [&](float sum) { return reciprocal_root(fused_multiply_add(sum, p.inverse_rope_dim, p.k_norm.eps)); }, inverse);
+  if (!is_k) return;
+  multiply<kPiece>(values[0], inverse[0]);
+  if (p.k_norm.weight != nullptr) {
+    const bool of_type = p.k_norm.weight_type == p.dtype;
+    const UnitValues<kPiece> weights = of_type ? widen<T, kPiece>(load_pieces<T, kAligned>(p.k_norm.weight, place))
+                                               : widen<float, kPiece>(load_pieces<float, kAligned>(p.k_norm.weight, place));
+#pragma unroll
+    for (int i = 0; i < 2 * kPiece; ++i) {
+      values[0].x[i] = multiply_rounded(values[0].x[i], norm_factor(p.k_norm.weight_offset, weights.x[i]));
+    }
+  }
+  unit = narrow<T, kPiece>(values[0]);
+}
+
 // ---- the kernel -------------------------------------------------------------------------------------------------------------------
 
 template <class T, int kGroups, bool kAligned>
@@ -352,6 +377,7 @@ __global__ void __launch_bounds__(kMlaThreads) mla_prologue_kernel(const __grid_
   const MlaRows& rows = is_k ? p.k : p.q;
   Unit<T, kPiece> unit = load_pieces<T, kAligned>(rows.x + t * rows.x_token + head * rows.x_head, place);
   __syncwarp();  // keeps the assembler from moving the loads of data after the wait for the position
+  if (p.k_norm.placement != NormPlacement::none && warp == p.latent_warps) normalise_k<T, kAligned>(p, lane, is_k, place, unit);
   const MlaToken token = resolve(index, slot);
   if (token.padding | (number >= p.num_units)) return;
   if (token.zero) {

@@ -10,7 +10,8 @@
 namespace prologue {
 
 inline constexpr int64_t kMaxLatent = 1024;
-inline constexpr int kRecordTile = 128;  // channels with one scale
+inline constexpr int64_t kMaxNormedRope = 512;  // one warp has them
+inline constexpr int kRecordTile = 128;         // channels with one scale
 
 // Whether the scales of a latent part are computed and follow the codes.
 PROLOGUE_HOST_DEVICE inline bool has_tiles(const KvFormat& format) { return format.scaling == KvScaling::token_head; }

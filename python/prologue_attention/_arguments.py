@@ -44,7 +44,8 @@ _ITEMS: Dict[str, Tuple[Item, ...]] = {
     ),
     "mla_prologue": (
         "Tensor? kv_c", "Tensor? k_pe", "Tensor? q_pe", "Tensor!? kv_cache", "Tensor!? ckv_cache", "Tensor!? kpe_cache",
-        "str? cache_type", "Tensor? cache_scale", Group("norm", HeadNorm), _ROPE, "Tensor? positions", "Tensor? slot_mapping",
+        "str? cache_type", "Tensor? cache_scale", Group("norm", HeadNorm), Group("k_pe_norm", HeadNorm), _ROPE, "Tensor? positions",
+        "Tensor? slot_mapping",
         "Tensor!? q_pe_out", "Tensor!? kv_c_out", "Tensor!? k_pe_out", *FAULTS,
     ),
     "paged_attention": (

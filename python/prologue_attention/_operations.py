@@ -202,6 +202,7 @@ def mla_prologue(
     cache_scale: Optional[Array] = None,
     slot_mapping: Optional[Array] = None,
     norm: Optional[HeadNorm] = None,
+    k_pe_norm: Optional[HeadNorm] = None,
     rope: Optional[Rope] = None,
     positions: Optional[Array] = None,
     q_pe_out: Optional[Array] = None,
@@ -222,7 +223,8 @@ def mla_prologue(
         scale for each 128 of them, and k_pe as it is.
     cache_scale: [1] float32: fp8 stores x / cache_scale; None: x.
     slot_mapping: [num_tokens] or shorter, int32 or int64; a negative slot is not written. Two tokens must not share a slot.
-    norm: of kv_c: rms over the row, before_rope. None: no norm. rope: of all qk_rope_head_dim channels. None: no rotation.
+    norm: of kv_c: rms over the row, before_rope. None: no norm. k_pe_norm: the same of k_pe, before its rotation (dots3).
+    rope: of all qk_rope_head_dim channels. None: no rotation.
     positions: [num_tokens] int32 or int64; a negative one is padding, and nothing of that token is written.
     q_pe_out: as q_pe, for example the last channels of larger heads; may be q_pe itself; None: a new array, with zeros for padding.
     kv_c_out, k_pe_out: the normalised latent and the rotated K also there; may be kv_c and k_pe themselves.
@@ -237,8 +239,8 @@ def mla_prologue(
     if q_pe is not None and q_pe_out is None:
         q_pe_out = (framework.empty if positions is None else framework.zeros)(q_pe, tuple(q_pe.shape))
     arguments = (
-        kv_c, k_pe, q_pe, kv_cache, ckv_cache, kpe_cache, cache_type, cache_scale, *flat(norm), *flat(rope), positions, slot_mapping,
-        q_pe_out, kv_c_out, k_pe_out, faults, token_faults,
+        kv_c, k_pe, q_pe, kv_cache, ckv_cache, kpe_cache, cache_type, cache_scale, *flat(norm), *flat(k_pe_norm), *flat(rope), positions,
+        slot_mapping, q_pe_out, kv_c_out, k_pe_out, faults, token_faults,
     )  # fmt: skip
     if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients(kv_c, k_pe, q_pe):
         framework.dispatcher.mla_prologue(arguments)

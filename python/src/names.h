@@ -48,6 +48,7 @@ inline constexpr std::string_view kNames[] = {
     "k_norm",
     "k_out",
     "k_pe",
+    "k_pe_norm",
     "k_pe_out",
     "k_rope",
     "k_scale",

@@ -52,6 +52,15 @@ def test_writes_only_its_slots(step, apart):
     assert np.isnan(np.delete(rows, step["slots"][step["written"]], 0)).all()
 
 
+def test_norm_of_k(step):
+    """dots3: K's rotated channels have a norm before the rotation."""
+    weight = step["weight"][:DIM]
+    k_pe_out = np.empty_like(step["k_pe"])
+    k_pe_norm = HeadNorm(weight=weight, eps=1e-5)
+    prologue.mla_prologue(k_pe=step["k_pe"], k_pe_norm=k_pe_norm, rope=ROPE, positions=step["positions"], k_pe_out=k_pe_out)
+    close(k_pe_out, rotated(oracle.rms_norm(step["k_pe"], weight, 1e-5), step["positions"]), 1e-5)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_records(step, dtype):
     ml_dtypes = pytest.importorskip("ml_dtypes")

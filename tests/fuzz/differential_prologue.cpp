@@ -332,6 +332,7 @@ MlaCase mla_case(Random& random, const Sizes& sizes) {
   c.num_tokens = std::max<int64_t>(random_tokens(random, sizes, c.kv_lora_rank + (c.num_q_heads + 1) * c.qk_rope_head_dim), 1);
   c.latent = percent(95), c.k = percent(95);
   c.norm = static_cast<MlaNorm>(random.integer(0, 3));
+  if (c.qk_rope_head_dim <= 512 && random.integer(0, 3) == 0) c.k_norm = static_cast<MlaNorm>(random.integer(1, 3));
   c.weight_offset = percent(80) ? 0.0f : 1.0f;
   c.rotates = percent(90);
   c.style = percent(70) ? RopeStyle::interleaved : RopeStyle::neox;

@@ -194,6 +194,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       map.optional("kv_c_norm.weight", p.kv_c_norm.weight, dense(p.kv_lora_rank, size_of(type)), Use::read, float_type_of(type));
     }
   }
+  if (choices.chance(3)) {
+    p.k_pe_norm.placement = choices.hostile() ? choices.enumerator(NormPlacement::after_rope) : NormPlacement::before_rope;
+    p.k_pe_norm.eps = choices.real(1e-6f);
+    if (choices.chance(3)) p.k_pe_norm.weight_type = DType::f32;
+    if (p.k_pe != nullptr && !choices.chance(4)) {
+      const DType type = resolve_dtype(p.k_pe_norm.weight_type, p.dtype);
+      map.optional("k_pe_norm.weight", p.k_pe_norm.weight, dense(p.qk_rope_head_dim, size_of(type)), Use::read,
+                   float_type_of(type));
+    }
+  }
   decode_rope(choices, map, p);
   p.positions.type = index_type(choices);
   p.slot_mapping.type = index_type(choices);

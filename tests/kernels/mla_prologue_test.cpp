@@ -264,11 +264,32 @@ TEST_P(MlaPrologueTest, IsBatchInvariant) {
   }
 }
 
+// k_pe has a norm of its own, before its rotation (dots3).
+TEST_P(MlaPrologueTest, ANormOfK) {
+  for (const MlaNorm norm : {MlaNorm::weight, MlaNorm::float_weight, MlaNorm::no_weight}) {
+    for (const RopeStyle style : {RopeStyle::interleaved, RopeStyle::neox}) {
+      for (const int64_t width : {16, 48, 64, 512}) {
+        for (const int64_t heads : {0, 5}) {
+          MlaCase c = usual(9, heads);
+          c.k_norm = norm, c.style = style, c.qk_rope_head_dim = width;
+          c.misaligned = width == 48, c.weight_offset = heads == 0 ? 1.0f : 0.0f, c.latent = width != 16;
+          c.past_table = width == 64 ? PastTable::identity : PastTable::record;
+          expect_oracle_in_every_type(GetParam(), c);
+        }
+      }
+    }
+  }
+  MlaCase c = usual(9, 2);
+  c.k_norm = MlaNorm::weight, c.rotates = false;
+  expect_oracle_in_every_type(GetParam(), c);
+}
+
 // Compares with the separate operations, bit for bit.
 template <class T>
-void expect_separate(Backend backend, MlaCacheKind kind, RopeSource source) {
+void expect_separate(Backend backend, MlaCacheKind kind, RopeSource source, MlaNorm k_norm = MlaNorm::none) {
   MlaCase c = usual(77, 12, kind);
   c.source = source;
+  c.k_norm = k_norm;
   c.bad_tokens = false;
   SCOPED_TRACE(describe(c));
   PlacedMla<T> fused(backend, c), separate(backend, c);
@@ -281,12 +302,17 @@ void expect_separate(Backend backend, MlaCacheKind kind, RopeSource source) {
     norm.y = {p.kv_c_out, p.kv_c_out_stride, 0};
     norm.norm = p.kv_c_norm;
     PROLOGUE_RETURN_IF_ERROR(qk_norm(norm, execution));
+    HeadsView k_pe = {p.k_pe, p.k_pe_stride, 0};
+    if (k_norm != MlaNorm::none) {
+      norm.head_dim = p.qk_rope_head_dim, norm.x = k_pe, norm.y = {p.k_pe_out, p.k_pe_out_stride, 0}, norm.norm = p.k_pe_norm;
+      PROLOGUE_RETURN_IF_ERROR(qk_norm(norm, execution));
+      k_pe = as_input(norm.y);
+    }
     RotaryParams rotation;
     rotation.seq_len = p.num_tokens, rotation.head_dim = p.qk_rope_head_dim, rotation.dtype = p.dtype;
     rotation.num_tensors = 2;
     rotation.tensors[0] = rotary_tensor(p.q_pe, p.q_pe_out, p.num_q_heads);
-    rotation.tensors[1] =
-        rotary_tensor(HeadsView{p.k_pe, p.k_pe_stride, 0}, MutableHeadsView{p.k_pe_out, p.k_pe_out_stride, 0}, 1);
+    rotation.tensors[1] = rotary_tensor(k_pe, MutableHeadsView{p.k_pe_out, p.k_pe_out_stride, 0}, 1);
     rotation.rope = p.rope;
     rotation.positions.ids = p.positions;
     rotation.faults = p.faults;
@@ -315,6 +341,8 @@ TEST_P(MlaPrologueTest, EqualsTheSeparateOperations) {
       expect_separate<float>(GetParam(), kind, source);
       expect_separate<BFloat16>(GetParam(), kind, source);
       expect_separate<Float16>(GetParam(), kind, source);
+      expect_separate<BFloat16>(GetParam(), kind, source, MlaNorm::weight);
+      expect_separate<Float16>(GetParam(), kind, source, MlaNorm::float_weight);
     }
   }
 }
@@ -327,6 +355,7 @@ TEST_P(MlaPrologueTest, EqualsTheCpu) {
       for (const bool misaligned : {false, true}) {
         MlaCase c = usual(257, 7, kind);
         c.kv_lora_rank = rank, c.misaligned = misaligned;
+        if (rank == 512) c.k_norm = MlaNorm::weight;
         PlacedMla<BFloat16> here(GetParam(), c), cpu(Backend::cpu, c);
         ASSERT_TRUE(here.run().ok() && cpu.run().ok());
         EXPECT_EQ(here.bytes(), cpu.bytes()) << describe(c);
@@ -383,6 +412,11 @@ TEST_P(MlaPrologueTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.kv_c_norm.scope = NormScope::token; }, kUnsupported,
        "kv_c_norm has the placement 1, kind 0 and scope 1: supported is rms over a head, before_rope"},
       {[](P& p) { p.kv_c_norm.bias = p.kv_c_norm.weight; }, kInvalid, "kv_c_norm has a bias, but its kind is rms"},
+      {[](P& p) { p.k_pe_norm.weight = p.kv_c_norm.weight; }, kInvalid, "k_pe_norm has a weight, but its placement is none"},
+      {[](P& p) { p.k_pe_norm.placement = NormPlacement::after_rope; }, kUnsupported,
+       "k_pe_norm has the placement 2, kind 0 and scope 0: supported is rms over a head, before_rope"},
+      {[](P& p) { p.k_pe_norm.placement = NormPlacement::before_rope, p.qk_rope_head_dim = 528; }, kUnsupported,
+       "qk_rope_head_dim is 528: with k_pe_norm supported is up to 512"},
       {[](P& p) { p.kv_c_norm.weight_type = DType::f16; }, kUnsupported,
        "kv_c_norm.weight_type is float16: supported are float32 and dtype, bfloat16"},
       {[](P& p) { p.kv_c_norm.eps = 0.0f; }, kInvalid, "kv_c_norm.eps is 0: it must be finite and greater than 0"},
@@ -537,7 +571,7 @@ TEST(MlaPrologueFeatures, ThePageNamesTests) {
     EXPECT_TRUE(found) << name;
     ++rows;
   }
-  EXPECT_EQ(rows, 12);
+  EXPECT_EQ(rows, 13);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, MlaPrologueTest, testing::ValuesIn(all_backends()),

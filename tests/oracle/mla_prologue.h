@@ -58,14 +58,15 @@ inline std::vector<MlaValue> mla_norm(const std::vector<double>& x, const std::v
 }
 
 // There are one cos and one sin for each pair.
-inline std::vector<MlaValue> mla_rotate(const std::vector<double>& x, bool interleaved, const std::vector<double>& cos,
+inline std::vector<MlaValue> mla_rotate(const std::vector<MlaValue>& x, bool interleaved, const std::vector<double>& cos,
                                         const std::vector<double>& sin) {
   std::vector<MlaValue> y(x.size());
   const size_t half = x.size() / 2;
   for (size_t i = 0; i < half; ++i) {
     const size_t a = interleaved ? 2 * i : i, b = interleaved ? 2 * i + 1 : i + half;
-    y[a] = {x[a] * cos[i] - x[b] * sin[i], std::fabs(x[a] * cos[i]) + std::fabs(x[b] * sin[i])};
-    y[b] = {x[a] * sin[i] + x[b] * cos[i], std::fabs(x[a] * sin[i]) + std::fabs(x[b] * cos[i])};
+    const double c = std::fabs(cos[i]), s = std::fabs(sin[i]);
+    y[a] = {x[a].value * cos[i] - x[b].value * sin[i], x[a].scale * c + x[b].scale * s};
+    y[b] = {x[a].value * sin[i] + x[b].value * cos[i], x[a].scale * s + x[b].scale * c};
   }
   return y;
 }

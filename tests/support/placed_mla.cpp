@@ -42,12 +42,13 @@ KvFormat format_of(MlaCacheKind kind) {
 std::string describe(const MlaCase& c) {
   return str_cat("T=", c.num_tokens, " heads=", c.num_q_heads, " rank=", c.kv_lora_rank, " rope=", c.qk_rope_head_dim,
                  c.latent ? "" : " no latent", c.k ? "" : " no k", " norm=", static_cast<int>(c.norm),
-                 " offset=", c.weight_offset, " ", c.rotates ? rope_style_name(c.style) : "no rotation",
-                 " source=", static_cast<int>(c.source), " ", dtype_name(c.table_type), c.inverse ? " inverse" : "",
-                 " past=", static_cast<int>(c.past_table), " cache=", static_cast<int>(c.cache), " page=", c.page_size,
-                 c.int64_positions ? " i64" : " i32", c.int64_slots ? " i64" : " i32", c.positions ? "" : " no positions",
-                 " missing=", c.missing_slots, c.outputs ? "" : " no outputs", c.in_place ? " in place" : "",
-                 " padding=", c.padding, c.misaligned ? " misaligned" : "", c.overlaps ? " overlaps" : "", " seed=", c.seed);
+                 " k_norm=", static_cast<int>(c.k_norm), " offset=", c.weight_offset, " ",
+                 c.rotates ? rope_style_name(c.style) : "no rotation", " source=", static_cast<int>(c.source), " ",
+                 dtype_name(c.table_type), c.inverse ? " inverse" : "", " past=", static_cast<int>(c.past_table),
+                 " cache=", static_cast<int>(c.cache), " page=", c.page_size, c.int64_positions ? " i64" : " i32",
+                 c.int64_slots ? " i64" : " i32", c.positions ? "" : " no positions", " missing=", c.missing_slots,
+                 c.outputs ? "" : " no outputs", c.in_place ? " in place" : "", " padding=", c.padding,
+                 c.misaligned ? " misaligned" : "", c.overlaps ? " overlaps" : "", " seed=", c.seed);
 }
 
 template <class T>
@@ -169,20 +170,24 @@ PlacedMla<T>::PlacedMla(Backend backend, const MlaCase& c) : c_(c), random_(c.se
     p.q_pe.token_stride = q_.x_stride, p.q_pe.head_stride = q_.x_head;
     p.q_pe_out.token_stride = q_.y_stride, p.q_pe_out.head_stride = q_.y_head;
   }
-  if (c.norm != MlaNorm::none) {
-    p.kv_c_norm.placement = NormPlacement::before_rope;
-    p.kv_c_norm.weight_offset = c.weight_offset;
-  }
-  if (c.norm == MlaNorm::weight) {
-    const std::vector<T> weight = random_.normals<T>(c.kv_lora_rank);
-    weight_ = widened(weight.data(), c.kv_lora_rank);
-    p.kv_c_norm.weight = arena_.input(weight, c.misaligned ? static_cast<int64_t>(sizeof(T)) : 0);
-  } else if (c.norm == MlaNorm::float_weight) {
-    const std::vector<float> weight = random_.normals<float>(c.kv_lora_rank);
-    weight_ = widened(weight.data(), c.kv_lora_rank);
-    p.kv_c_norm.weight = arena_.input(weight);
-    p.kv_c_norm.weight_type = DType::f32;
-  }
+  const auto make_norm = [&](MlaNorm kind, int64_t width, HeadNorm& norm, std::vector<double>& of_oracle) {
+    if (kind != MlaNorm::none) {
+      norm.placement = NormPlacement::before_rope;
+      norm.weight_offset = c.weight_offset;
+    }
+    if (kind == MlaNorm::weight) {
+      const std::vector<T> weight = random_.normals<T>(width);
+      of_oracle = widened(weight.data(), width);
+      norm.weight = arena_.input(weight, c.misaligned ? static_cast<int64_t>(sizeof(T)) : 0);
+    } else if (kind == MlaNorm::float_weight) {
+      const std::vector<float> weight = random_.normals<float>(width);
+      of_oracle = widened(weight.data(), width);
+      norm.weight = arena_.input(weight);
+      norm.weight_type = DType::f32;
+    }
+  };
+  make_norm(c.norm, c.kv_lora_rank, p.kv_c_norm, weight_);
+  make_norm(c.k_norm, c.qk_rope_head_dim, p.k_pe_norm, k_weight_);
   p.rope.style = c.style;
   p.rope.past_table = c.past_table;
   if (c.rotates) {
@@ -340,10 +345,13 @@ void PlacedMla<T>::expect_matches() const {
       }
       if (c_.inverse) sin.back() = -sin.back();
     }
-    const auto rotated = [&](const T* x) {
-      const std::vector<double> values = widened(x, c_.qk_rope_head_dim);
-      if (turns) return oracle::mla_rotate(values, c_.style == RopeStyle::interleaved, cos, sin);
-      return std::vector<oracle::MlaValue>(values.size());
+    const auto rotated = [&](const std::vector<oracle::MlaValue>& values) {
+      return turns ? oracle::mla_rotate(values, c_.style == RopeStyle::interleaved, cos, sin) : values;
+    };
+    const auto values_of = [&](const T* x) {
+      std::vector<oracle::MlaValue> values;
+      for (const double value : widened(x, c_.qk_rope_head_dim)) values.push_back({value, std::fabs(value)});
+      return values;
     };
     if (!latent_out.empty()) {
       const T* const x = &latent_.x[static_cast<size_t>(t * latent_.x_stride)];
@@ -354,11 +362,18 @@ void PlacedMla<T>::expect_matches() const {
     }
     if (!k_out.empty()) {
       const T* const x = &k_.x[static_cast<size_t>(t * k_.x_stride)];
-      check_row("k_pe", t, x, k_out, k_rest, t * k_.y_stride, rotated(x), !turns, zero);
+      std::vector<oracle::MlaValue> values = values_of(x);
+      if (c_.k_norm != MlaNorm::none) {
+        values = oracle::mla_norm(widened(x, c_.qk_rope_head_dim), k_weight_, static_cast<double>(c_.weight_offset),
+                                  static_cast<double>(p.k_pe_norm.eps));
+        for (oracle::MlaValue& v : values) v.scale += 0.5 * ulp<T>(v.value) / (kDefaultSteps * 0x1p-24);  // it is rounded to T
+      }
+      const bool copied = !turns && c_.k_norm == MlaNorm::none;
+      check_row("k_pe", t, x, k_out, k_rest, t * k_.y_stride, rotated(values), copied, zero);
     }
     for (int64_t h = 0; h < c_.num_q_heads; ++h) {
       const T* const x = &q_.x[static_cast<size_t>(t * q_.x_stride + h * q_.x_head)];
-      check_row("q_pe", t, x, q_out, q_rest, t * q_.y_stride + h * q_.y_head, rotated(x), !turns, zero);
+      check_row("q_pe", t, x, q_out, q_rest, t * q_.y_stride + h * q_.y_head, rotated(values_of(x)), !turns, zero);
     }
     if (place.slot < 0 || !c_.outputs) continue;
     const int64_t page = place.slot / c_.page_size, offset = place.slot % c_.page_size;

@@ -25,6 +25,7 @@ struct MlaCase {
   int64_t kv_lora_rank = 512, qk_rope_head_dim = 64;
   bool latent = true, k = true;
   MlaNorm norm = MlaNorm::weight;
+  MlaNorm k_norm = MlaNorm::none;  // of k_pe
   float weight_offset = 0.0f;
   bool rotates = true;
   RopeStyle style = RopeStyle::interleaved;
@@ -85,7 +86,7 @@ class PlacedMla {
   Arena arena_;
   MlaPrologueParams params_;
   Rows latent_, k_, q_;
-  std::vector<double> weight_, cos_, sin_;  // [rows, qk_rope_head_dim / 2]
+  std::vector<double> weight_, k_weight_, cos_, sin_;  // [rows, qk_rope_head_dim / 2]
   std::vector<float> inv_freq_;
   std::vector<int64_t> positions_, slots_;
   uint8_t *entries_ = nullptr, *rope_entries_ = nullptr;

@@ -55,10 +55,10 @@ void add_inputs(FeatureList& f) {
   f.add("K alone", [](PrologueCase& c) { c.num_q_heads = 0, c.with_v = false; });
   f.add("V alone", [](PrologueCase& c) { c.num_q_heads = 0, c.with_k = false; });
   f.add("V taken from K", [](PrologueCase& c) { c.v_is_k = true; });
-  f.row("VFromK", "V taken from K, of [q | k] too, each with steps of its own (Gemma 4: a norm of V)");
+  f.row("VFromK", "V taken from K, of packed q and k too, each with steps of its own (Gemma 4: a norm of V)");
   for (const bool packed : {false, true}) {
     const auto taken = [&](const char* label, const auto& change) {
-      f.add(str_cat(label, packed ? ", packed as [q | k]" : ", separate"),
+      f.add(str_cat(label, packed ? ", q and k packed" : ", separate"),
             [&](PrologueCase& c) { c.v_is_k = true, c.packed = packed, c.head_dim = c.rotary_dim = 256, change(c); });
     };
     taken("V as K was given", [](PrologueCase&) {});
