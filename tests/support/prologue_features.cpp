@@ -58,23 +58,23 @@ void add_inputs(FeatureList& f) {
   f.row("VFromK", "V taken from K, of packed q and k too, each with steps of its own (Gemma 4: a norm of V)");
   for (const bool packed : {false, true}) {
     const auto taken = [&](const char* label, const auto& change) {
-      f.add(str_cat(label, packed ? ", q and k packed" : ", separate"),
+      f.add(str_cat(label, packed ? " (q and k packed)" : " (separate)"),
             [&](PrologueCase& c) { c.v_is_k = true, c.packed = packed, c.head_dim = c.rotary_dim = 256, change(c); });
     };
     taken("V as K was given", [](PrologueCase&) {});
     taken("norms", [](PrologueCase& c) { c.norm = NormPlacement::before_rope, c.v_norm = true, c.num_kv_heads = 1; });
-    taken("norms and k_out, v_out", [](PrologueCase& c) {
+    taken("norms and copies", [](PrologueCase& c) {
       c.norm = NormPlacement::before_rope, c.v_norm = c.k_out = c.v_out = true, c.bias_k = c.bias_v = true;
     });
   }
   f.row("WithoutCache", "Layers that write no cache: K and V to k_out and v_out alone; layers that read another's: Q alone");
   f.add("K and V to k_out and v_out", [](PrologueCase& c) { c.cached = false, c.k_out = c.v_out = true; });
-  f.add("K and V to k_out and v_out, with norms", [](PrologueCase& c) {
+  f.add("K and V to k_out and v_out after norms", [](PrologueCase& c) {
     c.cached = false, c.k_out = c.v_out = c.v_norm = c.v_is_k = true, c.norm = NormPlacement::before_rope;
   });
   f.add("K alone to k_out", [](PrologueCase& c) { c.cached = c.with_v = false, c.k_out = true, c.num_q_heads = 0; });
-  f.add("Q alone, with a norm", [](PrologueCase& c) { c.num_kv_heads = 0, c.norm = NormPlacement::before_rope; });
-  f.add("Q alone, at derived positions", [](PrologueCase& c) { c.num_kv_heads = 0, c.derive_positions = true; });
+  f.add("Q alone with a norm", [](PrologueCase& c) { c.num_kv_heads = 0, c.norm = NormPlacement::before_rope; });
+  f.add("Q alone at derived positions", [](PrologueCase& c) { c.num_kv_heads = 0, c.derive_positions = true; });
   f.row("HeadDims", "head_dim: every even number in 2..1024; V may have its own");
   for (const int64_t d : {2, 46, 80, 96, 192, 256, 576, 1024})
     f.add(str_cat("head_dim ", d), [&](PrologueCase& c) { c.head_dim = c.rotary_dim = d; });
