@@ -2,7 +2,7 @@
 operators have them in their schemas, and the tuples that _operations.py passes are in this order (tests/test_names.py)."""
 
 import typing
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _extension
 from ._groups import Array, HeadNorm, PagedKv, PageTable, QueryScale, Rope, RotaryTensor, TokenPlaces, flat, flat_places
@@ -67,14 +67,14 @@ def members_of(group: type) -> List[Tuple[str, Any]]:
 
 def is_group(kind: Any) -> bool:
     """Whether a member of this type is a group: the page table of TokenPlaces."""
-    return kind == Optional[PageTable]
+    return bool(kind == Optional[PageTable])
 
 
 for _group in (PageTable, Rope, HeadNorm, TokenPlaces, QueryScale, PagedKv, RotaryTensor):
     _extension.declare(_group.__name__, *(f"{name} PageTable" if is_group(kind) else name for name, kind in members_of(_group)))
 
 
-def _flat(value: Any) -> tuple:
+def _flat(value: Any) -> Tuple[Any, ...]:
     return flat_places(value) if isinstance(value, TokenPlaces) else flat(value)
 
 
@@ -84,13 +84,13 @@ class Operation:
     def __init__(self, name: str) -> None:
         self.name = name
         self.items = _ITEMS[name]
-        self.function: Callable = _extension.function(
+        self.function: Callable[..., Any] = _extension.function(
             name, *(f"{item.name} {item.members.__name__}" if isinstance(item, Group) else item.split()[1] for item in self.items)
         )
 
-    def arguments(self, **values: Any) -> tuple:
+    def arguments(self, **values: Any) -> Tuple[Any, ...]:
         """The values in order. What is optional may be left out."""
-        result: list = []
+        result: List[Any] = []
         for item in self.items:
             kind, name = ("?", item.name) if isinstance(item, Group) else item.split()
             if name not in values and "?" not in kind:
@@ -101,7 +101,7 @@ class Operation:
             raise TypeError(f"{self.name} has no argument '{next(iter(values))}'")
         return tuple(result)
 
-    def named(self, arguments: tuple) -> Dict[str, Any]:
+    def named(self, arguments: Sequence[Any]) -> Dict[str, Any]:
         """The values by name: "q", "rope.theta", "places.page_table.block_table", "tensors[1].x"."""
         values = iter(arguments)
         result: Dict[str, Any] = {}
@@ -125,7 +125,7 @@ class Operation:
             raise TypeError(f"{self.name}: an argument is not of its class (Rope, PagedKv, ..)") from None
         return result
 
-    def written(self, arguments: tuple) -> Dict[str, Any]:
+    def written(self, arguments: Sequence[Any]) -> Dict[str, Any]:
         """The arrays that a call writes, by name."""
         values = self.named(arguments)
         if self.name == "rotary":

@@ -1,7 +1,7 @@
 """Loads the extension: TVM-FFI functions, one for each operation."""
 
 import pathlib
-from typing import Callable
+from typing import Any, Callable
 
 import tvm_ffi
 
@@ -15,10 +15,10 @@ def declare(name: str, *items: str) -> None:
     _module.declare(name, *items)
 
 
-def function(name: str, *items: str) -> Callable:
+def function(name: str, *items: str) -> Callable[..., Any]:
     """A function of the extension, declared."""
     declare(name, *items)
-    return getattr(_module, name)
+    return getattr(_module, name)  # type: ignore[no-any-return]
 
 
 get_num_threads = function("get_num_threads")

@@ -1,6 +1,6 @@
 """What differs between the array libraries: how an output is made, and how the extension is called on the caller's stream."""
 
-from typing import Any, Dict
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 import tvm_ffi
 
@@ -19,6 +19,44 @@ def leaves_elements(tail: str, positions: Any, cu_seqlens: Any) -> bool:
 def may_pad(places: Any) -> bool:
     """Whether a call with these TokenPlaces may have padding, whose rows it leaves as they are."""
     return places is not None and (places.positions is not None or places.cu_seqlens_q is not None)
+
+
+def framework_name(array: Any) -> Optional[str]:
+    """What messages call the framework of a value; None: it is no array of one that is known."""
+    for base in type(array).__mro__:
+        name = _NAMES.get(base.__module__.partition(".")[0])
+        if name is not None and hasattr(array, "__dlpack__"):
+            return name
+    return None
+
+
+def explain(operation: Operation, arguments: Sequence[Any], error: Optional[Exception] = None) -> None:
+    """Raises an error that says more than `error` of a call that has failed, if there is one: arrays of two frameworks."""
+    try:
+        values = operation.named(arguments)
+    except TypeError:
+        return
+    arrays = {name: value for name, value in ((label(name), value) for name, value in values.items()) if framework_name(value)}
+    for name, value in arrays.items():
+        first = next(iter(arrays))
+        mine, others = framework_name(arrays[first]), framework_name(value)
+        if mine != others:
+            raise TypeError(
+                f"{operation.name}: {first} is {_with_article(mine)}, {name} {_with_article(others)}: convert one of them, "
+                "all arrays of a call must be of one framework"
+            ) from error
+
+
+def label(name: str) -> str:
+    """What messages call an argument of Operation.named: x[1] for tensors[1].x."""
+    return f"{name.split('.')[1]}[{name[8]}]" if name.startswith("tensors[") else name
+
+
+def _with_article(framework: Optional[str]) -> str:
+    return f"a {framework} {'tensor' if framework == 'torch' else 'array'}"
+
+
+_NAMES = {"numpy": "NumPy", "cupy": "CuPy", "torch": "torch", "jax": "JAX", "jaxlib": "JAX"}
 
 
 class _Writable:
@@ -40,10 +78,10 @@ class Framework:
     # Whether the call must go through torch's dispatcher; only torch's has one.
     dispatcher: Any = None
 
-    def empty(self, like: Any, shape: tuple, dtype: Any = None) -> Any:
+    def empty(self, like: Any, shape: Tuple[int, ...], dtype: Any = None) -> Any:
         raise TypeError(f"out is None, and {type(like).__module__}.{type(like).__name__} is not known: give out")
 
-    def zeros(self, like: Any, shape: tuple, dtype: Any = None) -> Any:
+    def zeros(self, like: Any, shape: Tuple[int, ...], dtype: Any = None) -> Any:
         return self.empty(like, shape, dtype)
 
     def empty_like(self, like: Any) -> Any:
@@ -52,8 +90,12 @@ class Framework:
     def zeros_like(self, like: Any) -> Any:
         return self.zeros(like, like.shape)
 
-    def call(self, operation: Operation, arguments: tuple) -> None:
-        operation.function(*arguments)
+    def call(self, operation: Operation, arguments: Tuple[Any, ...]) -> None:
+        try:
+            operation.function(*arguments)
+        except Exception as error:
+            explain(operation, arguments, error)
+            raise
 
     def array(self, like: Any, values: Any, dtype: str) -> Any:
         raise self._unknown(like)
@@ -83,17 +125,17 @@ class _NumPy(Framework):
 
         self.numpy = numpy
 
-    def empty(self, like: Any, shape: tuple, dtype: Any = None) -> Any:
+    def empty(self, like: Any, shape: Tuple[int, ...], dtype: Any = None) -> Any:
         return self.numpy.empty(shape, like.dtype if dtype is None else dtype)
 
-    def zeros(self, like: Any, shape: tuple, dtype: Any = None) -> Any:
+    def zeros(self, like: Any, shape: Tuple[int, ...], dtype: Any = None) -> Any:
         return self.numpy.zeros(shape, like.dtype if dtype is None else dtype)
 
     def _exports(self, value: Any) -> bool:
         """Whether NumPy exports it: it does not if the dtype is narrow, or if it is read-only."""
         return not isinstance(value, self.numpy.ndarray) or (value.dtype.name not in _NARROW and value.flags.writeable)
 
-    def _exported(self, value: Any, written: dict) -> Any:
+    def _exported(self, value: Any, written: Dict[str, Any]) -> Any:
         """What the extension takes for a value."""
         if self._exports(value):
             return value
@@ -107,10 +149,11 @@ class _NumPy(Framework):
             array = self.numpy.asarray(_Writable(array))
         return _extension.reinterpret(tvm_ffi.from_dlpack(array), name) if name in _NARROW else array
 
-    def call(self, operation: Operation, arguments: tuple) -> None:
+    def call(self, operation: Operation, arguments: Tuple[Any, ...]) -> None:
         try:
             operation.function(*arguments)
-        except (BufferError, TypeError):  # of NumPy, before anything has run
+        except (BufferError, TypeError) as error:  # of NumPy, before anything has run
+            explain(operation, arguments, error)
             if all([self._exports(value) for value in arguments]):
                 raise
             written = operation.written(arguments)
@@ -145,30 +188,30 @@ class _CuPy(_NumPy):
 
         self.cupy = self.numpy = cupy
 
-    def empty(self, like: Any, shape: tuple, dtype: Any = None) -> Any:
+    def empty(self, like: Any, shape: Tuple[int, ...], dtype: Any = None) -> Any:
         with like.device:
             return self.cupy.empty(shape, like.dtype if dtype is None else dtype)
 
-    def zeros(self, like: Any, shape: tuple, dtype: Any = None) -> Any:
+    def zeros(self, like: Any, shape: Tuple[int, ...], dtype: Any = None) -> Any:
         with like.device:
             return self.cupy.zeros(shape, like.dtype if dtype is None else dtype)
 
     def join_halves(self, a: Any, b: Any) -> Any:
         return None
 
-    def call(self, operation: Operation, arguments: tuple) -> None:
+    def call(self, operation: Operation, arguments: Tuple[Any, ...]) -> None:
         first = next(value for value in arguments if isinstance(value, self.cupy.ndarray))
         with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", first.device.id), self.cupy.cuda.get_current_stream(first.device.id).ptr):
-            operation.function(*arguments)
+            super(_NumPy, self).call(operation, arguments)
 
 
 class _Jax(Framework):
     READ_ONLY = "JAX arrays cannot be written: use the functions of prologue_attention.jax"
 
-    def empty(self, like: Any, shape: tuple, dtype: Any = None) -> Any:
+    def empty(self, like: Any, shape: Tuple[int, ...], dtype: Any = None) -> Any:
         raise TypeError(self.READ_ONLY)
 
-    def call(self, operation: Operation, arguments: tuple) -> None:
+    def call(self, operation: Operation, arguments: Tuple[Any, ...]) -> None:
         raise TypeError(self.READ_ONLY)
 
 
@@ -178,7 +221,7 @@ def _torch() -> Framework:
     return FRAMEWORK
 
 
-_MAKERS = {"numpy": _NumPy, "cupy": _CuPy, "torch": _torch, "jax": _Jax, "jaxlib": _Jax}
+_MAKERS: Dict[str, Callable[[], Framework]] = {"numpy": _NumPy, "cupy": _CuPy, "torch": _torch, "jax": _Jax, "jaxlib": _Jax}
 _KNOWN: Dict[type, Framework] = {}
 
 

@@ -1,10 +1,37 @@
 """The descriptions that several operations share. Each is the C++ struct of the same name; the extension finds its fields by name. Make
 one by keyword, once, and pass it in every call."""
 
-from typing import Any, NamedTuple, Optional
+from typing import Any, Literal, NamedTuple, Optional, Protocol, Tuple
 
-# An array of torch, NumPy or CuPy: anything with DLPack.
-Array = Any
+
+class Array(Protocol):
+    """An array of torch, NumPy or CuPy: anything with DLPack."""
+
+    @property
+    def shape(self) -> Any: ...
+
+    def __dlpack__(self, *, stream: Any = ...) -> Any: ...
+
+    def __dlpack_device__(self) -> Tuple[Any, Any]: ...
+
+
+RopeStyle = Literal["neox", "interleaved"]
+RopeWidth = Literal["half", "full"]
+PastTable = Literal["record", "zero", "identity"]
+NormPlacement = Literal["before_rope", "after_rope"]
+NormKind = Literal["rms", "layer"]
+NormScope = Literal["head", "token"]
+PositionScale = Literal["none", "llama4", "logn"]
+CacheLayout = Literal["nhd", "hnd"]
+CacheScaling = Literal["none", "tensor", "head", "token_head"]
+CacheType = Literal["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2", "int8", "int4", "uint4"]
+MlaCacheType = Literal["fp8_e4m3", "fp8_e5m2", "fp8_ds_mla"]
+Rounding = Literal["once", "per_step"]
+Tail = Literal["copy", "leave", "zero"]
+Layout = Literal[
+    "shd", "sdh", "hsd", "hds", "dsh", "dhs", "bshd", "bsdh", "bhsd", "bhds", "bdsh", "bdhs", "sbhd", "sbdh", "shbd", "shdb", "sdbh", "sdhb",
+    "hbsd", "hbds", "hsbd", "hsdb", "hdbs", "hdsb", "dbsh", "dbhs", "dsbh", "dshb", "dhbs", "dhsb",
+]  # fmt: skip
 
 
 class Rope(NamedTuple):
@@ -31,7 +58,7 @@ class Rope(NamedTuple):
     num_axes: position axes, 1 to 4. pair_axis: [rotary_dim / 2] uint8, the axis of each pair; None: each block has its own.
     """
 
-    style: str = "neox"
+    style: RopeStyle = "neox"
     rotary_dim: Optional[int] = None
     cos: Optional[Array] = None
     sin: Optional[Array] = None
@@ -39,7 +66,7 @@ class Rope(NamedTuple):
     angles: Optional[Array] = None
     inv_freq: Optional[Array] = None
     theta: Optional[float] = None
-    width: Optional[str] = None
+    width: Optional[RopeWidth] = None
     per_token: bool = False
     attention_factor: float = 1.0
     rotary_offset: int = 0
@@ -47,7 +74,7 @@ class Rope(NamedTuple):
     inverse: bool = False
     inverse_by_own_sine: bool = False
     max_position: Optional[int] = None
-    past_table: str = "record"
+    past_table: PastTable = "record"
     num_axes: int = 1
     pair_axis: Optional[Array] = None
 
@@ -65,12 +92,12 @@ class HeadNorm(NamedTuple):
     weight_offset: 1 for Gemma, whose checkpoints hold weight - 1.
     """
 
-    placement: str = "before_rope"
+    placement: NormPlacement = "before_rope"
     weight: Optional[Array] = None
     bias: Optional[Array] = None
     eps: float = 1e-6
-    kind: str = "rms"
-    scope: str = "head"
+    kind: NormKind = "rms"
+    scope: NormScope = "head"
     weight_offset: float = 0.0
 
 
@@ -117,7 +144,7 @@ class QueryScale(NamedTuple):
     """
 
     constant: float = 1.0
-    by_position: str = "none"
+    by_position: PositionScale = "none"
     a: float = 0.0
     b: float = 1.0
 
@@ -137,10 +164,10 @@ class PagedKv(NamedTuple):
     v: Optional[Array] = None
     k_scale: Optional[Array] = None
     v_scale: Optional[Array] = None
-    layout: str = "nhd"
-    scaling: str = "none"
-    k_type: Optional[str] = None
-    v_type: Optional[str] = None
+    layout: CacheLayout = "nhd"
+    scaling: CacheScaling = "none"
+    k_type: Optional[CacheType] = None
+    v_type: Optional[CacheType] = None
 
 
 class RotaryTensor(NamedTuple):
@@ -151,10 +178,17 @@ class RotaryTensor(NamedTuple):
     rotate: bool
 
 
-def flat(group: Optional[tuple]) -> tuple:
+_GIVEN = (True,)
+_NONE = (None,)
+
+
+def flat(group: Optional[Tuple[Any, ...]]) -> Tuple[Any, ...]:
     """A group as the extension reads it."""
-    return (None,) if group is None else (True, *group)
+    try:
+        return _NONE if group is None else _GIVEN + group
+    except TypeError:
+        raise TypeError(f"{group!r} is not of its class (Rope, PagedKv, ..)") from None
 
 
-def flat_places(places: Optional[TokenPlaces]) -> tuple:
-    return (None,) if places is None else (True, *places[:-1], *flat(places[-1]))
+def flat_places(places: Optional[TokenPlaces]) -> Tuple[Any, ...]:
+    return _NONE if places is None else _GIVEN + places[:-1] + flat(places[-1])

@@ -1,26 +1,46 @@
 """The operations. The tuple that each passes to the extension is in the order of its list in _arguments.py, where its names are."""
 
-from typing import Any, NamedTuple, Optional, Sequence, Union
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union, overload
 
 from . import _extension
 from ._arguments import ATTENTION_LAYER, ATTENTION_PROLOGUE, GATHER_COS_SIN, MLA_PROLOGUE, PAGED_ATTENTION, ROTARY
-from ._frameworks import framework_of, leaves_elements, may_pad
-from ._groups import Array, HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces, flat, flat_places
+from ._frameworks import explain, framework_of, leaves_elements, may_pad
+from ._groups import Array, HeadNorm, Layout, MlaCacheType, PagedKv, PageTable, PastTable, QueryScale, Rope, Rounding, Tail, TokenPlaces
+from ._groups import flat, flat_places
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._options import MlaOptions, PrologueOptions, RotaryOptions
+
+A = TypeVar("A", bound=Array)
+Out = TypeVar("Out", bound=Array)
 
 
-def _check_axes(name: str, array: Array, count: int) -> None:
-    if len(array.shape) != count:
-        raise ValueError(f"{name} has the shape {list(array.shape)}: it must have {count} axes")
-
-
+@overload
+def rotary(x: A, /, *, rope: Rope, out: Union[None, A, Sequence[A]] = ..., **options: Unpack[RotaryOptions]) -> A: ...
+@overload
+def rotary(x: A, second: A, /, *, rope: Rope, out: Optional[Sequence[A]] = ..., **options: Unpack[RotaryOptions]) -> Tuple[A, A]: ...
+@overload
 def rotary(
-    *x: Array,
+    x: A, second: A, third: A, /, *, rope: Rope, out: Optional[Sequence[A]] = ..., **options: Unpack[RotaryOptions]
+) -> Tuple[A, A, A]: ...
+@overload
+def rotary(
+    x: A, second: A, third: A, fourth: A, /, *, rope: Rope, out: Optional[Sequence[A]] = ..., **options: Unpack[RotaryOptions]
+) -> Tuple[A, A, A, A]: ...
+@overload
+def rotary(*x: A, rope: Rope, out: Union[None, A, Sequence[A]] = ..., **options: Unpack[RotaryOptions]) -> Union[A, Tuple[A, ...]]: ...
+def rotary(
+    *x: Any,
     rope: Rope,
     positions: Optional[Array] = None,
-    out: Union[None, Array, Sequence[Array]] = None,
+    out: Any = None,
     inplace: bool = False,
-    layout: Optional[str] = None,
-    tail: str = "copy",
+    layout: Optional[Layout] = None,
+    tail: Tail = "copy",
     rotate: Optional[Sequence[bool]] = None,
     offset: int = 0,
     offsets: Optional[Array] = None,
@@ -68,8 +88,10 @@ def rotary(
             result = new(x[0])
             framework.call(ROTARY, (1, x[0], result, True, *options))
             return result
+        if any([framework_of(one) is not framework for one in x]):
+            explain(ROTARY, (len(x), *[value for one in x for value in (one, None, True)], *options))
         out = tuple([new(one) for one in x])
-    tensors: list = []
+    tensors: List[Any] = []
     for i, one in enumerate(x):
         tensors += (one, None if out[i] is one else out[i], True if rotate is None else bool(rotate[i]))
     framework.call(ROTARY, (len(x), *tensors, *options))
@@ -77,13 +99,13 @@ def rotary(
 
 
 def gather_cos_sin(
-    cos_sin: Array,
+    cos_sin: A,
     positions: Array,
     *,
     pair_axis: Optional[Array] = None,
-    past_table: str = "record",
-    out: Optional[Array] = None,
-) -> Array:
+    past_table: PastTable = "record",
+    out: Optional[A] = None,
+) -> A:
     """The cos and sin of each token's position, gathered once for all layers (kernels/token_ops/gather_cos_sin.h). Pass the result as
     Rope(cos_sin=.., per_token=True).
 
@@ -96,23 +118,39 @@ def gather_cos_sin(
     out: [num_tokens, rotary_dim] float32, contiguous; None: a new array.
     """
     framework = framework_of(cos_sin)
-    if out is None:
-        _check_axes("cos_sin", cos_sin, 2)
+    if out is None and len(cos_sin.shape) == 2:
         out = framework.empty(cos_sin, (positions.shape[-1], cos_sin.shape[1]), "float32")
     arguments = (cos_sin, positions, pair_axis, past_table, out)
     if framework.dispatcher is not None and framework.dispatcher.needed():
         framework.dispatcher.gather_cos_sin(arguments)
     else:
         framework.call(GATHER_COS_SIN, arguments)
-    return out
+    return out  # type: ignore[return-value]
 
 
+@overload
 def attention_prologue(
-    q: Optional[Array] = None,
-    k: Optional[Array] = None,
-    v: Optional[Array] = None,
+    q: Optional[Array] = ..., k: Optional[Array] = ..., v: Optional[Array] = ..., *, qkv: Optional[Array] = ..., q8_out: Out,
+    q_out: Optional[Array] = ..., **options: Unpack[PrologueOptions],
+) -> Out: ...  # fmt: skip
+@overload
+def attention_prologue(
+    q: A, k: Optional[Array] = ..., v: Optional[Array] = ..., *, q8_out: None = ..., q_out: Optional[A] = ...,
+    **options: Unpack[PrologueOptions],
+) -> A: ...  # fmt: skip
+@overload
+def attention_prologue(*, qkv: A, q8_out: None = ..., q_out: Optional[A] = ..., **options: Unpack[PrologueOptions]) -> Optional[A]: ...
+@overload
+def attention_prologue(
+    q: None = ..., k: Optional[Array] = ..., v: Optional[Array] = ..., *, q8_out: None = ..., q_out: None = ...,
+    **options: Unpack[PrologueOptions],
+) -> None: ...  # fmt: skip
+def attention_prologue(
+    q: Optional[Any] = None,
+    k: Optional[Any] = None,
+    v: Optional[Any] = None,
     *,
-    qkv: Optional[Array] = None,
+    qkv: Optional[Any] = None,
     num_q_heads: Optional[int] = None,
     num_kv_heads: Optional[int] = None,
     head_dim: Optional[int] = None,
@@ -133,15 +171,15 @@ def attention_prologue(
     q_scale: Optional[QueryScale] = None,
     k_constant: float = 1.0,
     v_constant: float = 1.0,
-    rounding: str = "once",
-    q_out: Optional[Array] = None,
-    q8_out: Optional[Array] = None,
+    rounding: Rounding = "once",
+    q_out: Optional[Any] = None,
+    q8_out: Optional[Any] = None,
     q8_scale: Optional[Array] = None,
     k_out: Optional[Array] = None,
     v_out: Optional[Array] = None,
     faults: Optional[Array] = None,
     token_faults: Optional[Array] = None,
-) -> Optional[Array]:
+) -> Any:
     """Everything between the QKV GEMM and attention, in one launch (kernels/attention_prologue/attention_prologue.h):
     bias, QK-norm, rotation, Hadamard transform and scale of Q; K and V go to their slots of the paged cache, quantised to its type.
 
@@ -171,12 +209,11 @@ def attention_prologue(
         padded = may_pad(places)
         new = framework.zeros if padded else framework.empty
         if q is not None and q_rope is not None:
-            _check_axes("q", q, 3)
-            _check_axes("q_rope", q_rope, 3)
-            q_out = new(q, (*q.shape[:2], q.shape[2] + q_rope.shape[2]))
+            if len(q.shape) == len(q_rope.shape) == 3:
+                q_out = new(q, (*q.shape[:2], q.shape[2] + q_rope.shape[2]))
         elif q is not None:
             q_out = framework.zeros_like(q) if padded else framework.empty_like(q)
-        elif qkv is not None and num_q_heads and head_dim:
+        elif qkv is not None and num_q_heads and head_dim and len(qkv.shape) == 2:
             q_out = new(qkv, (qkv.shape[0], num_q_heads, head_dim))
     arguments = (
         q, k, v, q_rope, k_rope, qkv, num_q_heads, num_kv_heads, head_dim, v_head_dim, v_from_k, q_out, q8_out, q8_scale,
@@ -190,27 +227,39 @@ def attention_prologue(
     return q_out if q8_out is None else q8_out
 
 
+@overload
 def mla_prologue(
-    kv_c: Optional[Array] = None,
-    k_pe: Optional[Array] = None,
-    q_pe: Optional[Array] = None,
+    kv_c: Optional[Array] = ..., k_pe: Optional[Array] = ..., *, q_pe: A, q_pe_out: Optional[A] = ..., **options: Unpack[MlaOptions]
+) -> A: ...
+@overload
+def mla_prologue(
+    kv_c: Optional[Array], k_pe: Optional[Array], q_pe: A, *, q_pe_out: Optional[A] = ..., **options: Unpack[MlaOptions]
+) -> A: ...
+@overload
+def mla_prologue(
+    kv_c: Optional[Array] = ..., k_pe: Optional[Array] = ..., q_pe: None = ..., *, q_pe_out: None = ..., **options: Unpack[MlaOptions]
+) -> None: ...
+def mla_prologue(
+    kv_c: Optional[Any] = None,
+    k_pe: Optional[Any] = None,
+    q_pe: Optional[Any] = None,
     *,
     kv_cache: Optional[Array] = None,
     ckv_cache: Optional[Array] = None,
     kpe_cache: Optional[Array] = None,
-    cache_type: Optional[str] = None,
+    cache_type: Optional[MlaCacheType] = None,
     cache_scale: Optional[Array] = None,
     slot_mapping: Optional[Array] = None,
     norm: Optional[HeadNorm] = None,
     k_pe_norm: Optional[HeadNorm] = None,
     rope: Optional[Rope] = None,
     positions: Optional[Array] = None,
-    q_pe_out: Optional[Array] = None,
+    q_pe_out: Optional[Any] = None,
     kv_c_out: Optional[Array] = None,
     k_pe_out: Optional[Array] = None,
     faults: Optional[Array] = None,
     token_faults: Optional[Array] = None,
-) -> Optional[Array]:
+) -> Any:
     """The prologue of multi-head latent attention (DeepSeek), in one launch (kernels/mla_prologue/mla_prologue.h): the norm of the
     latent, the rotation of k_pe and of q_pe, and both parts of K into the paged latent cache.
 
@@ -250,7 +299,7 @@ def mla_prologue(
 
 
 def paged_attention(
-    q: Array,
+    q: A,
     cache: PagedKv,
     *,
     page_table: PageTable,
@@ -266,12 +315,12 @@ def paged_attention(
     max_seq_len: Optional[int] = None,
     num_decode_seqs: int = 0,
     batch_invariant: bool = False,
-    out: Optional[Array] = None,
+    out: Optional[A] = None,
     workspace: Optional[Array] = None,
     counters: Optional[Array] = None,
     faults: Optional[Array] = None,
     token_faults: Optional[Array] = None,
-) -> Array:
+) -> A:
     """Causal, grouped-query attention of new tokens over a paged cache that already holds their K and V
     (kernels/paged_attention/paged_attention.h). Prefill, decode, or both in one batch.
 
@@ -294,10 +343,7 @@ def paged_attention(
     faults, token_faults: as in rotary, of rows instead of tokens.
     """
     framework = framework_of(q)
-    if out is None:
-        _check_axes("q", q, 3)
-        if cache.v is not None:
-            _check_axes("v_cache", cache.v, 4)
+    if out is None and len(q.shape) == 3 and (cache.v is None or len(cache.v.shape) == 4):
         v_dim = q.shape[2] if cache.v is None else cache.v.shape[3] * (2 if cache.v_type in ("int4", "uint4") else 1)
         out = framework.zeros(q, (q.shape[0], q.shape[1], v_dim))
     arguments = (
@@ -308,11 +354,11 @@ def paged_attention(
         framework.dispatcher.paged_attention(arguments)
     else:
         framework.call(PAGED_ATTENTION, arguments)
-    return out
+    return out  # type: ignore[return-value]
 
 
 def attention_layer(
-    hidden_states: Array,
+    hidden_states: A,
     qkv_weight: Array,
     output_weight: Array,
     *,
@@ -334,7 +380,7 @@ def attention_layer(
     q_scale: Optional[QueryScale] = None,
     k_constant: float = 1.0,
     v_constant: float = 1.0,
-    rounding: str = "once",
+    rounding: Rounding = "once",
     k_out: Optional[Array] = None,
     v_out: Optional[Array] = None,
     scale: Optional[float] = None,
@@ -348,11 +394,11 @@ def attention_layer(
     num_decode_seqs: int = 0,
     batch_invariant: bool = False,
     seq_lens: Optional[Array] = None,
-    out: Optional[Array] = None,
+    out: Optional[A] = None,
     workspace: Optional[Array] = None,
     faults: Optional[Array] = None,
     token_faults: Optional[Array] = None,
-) -> Array:
+) -> A:
     """The attention layer: QKV GEMM, attention prologue, paged attention, output GEMM (layers/attention_layer.h).
 
     hidden_states: [num_tokens, hidden_size], contiguous rows.
@@ -388,7 +434,7 @@ class Fault(NamedTuple):
     count: int  # type: ignore[assignment]  # hides tuple.count
 
 
-def read_faults(faults: Array) -> Optional[Fault]:
+def read_faults(faults: Any) -> Optional[Fault]:
     """What the operations recorded in `faults` ([2] int64), or None. Copies it to the host, so on CUDA it waits."""
     first, count = int(faults[0]), int(faults[1])
     text = _extension.decode_faults(first if first < 1 << 63 else first - (1 << 64), count)
@@ -400,7 +446,7 @@ def read_faults(faults: Array) -> Optional[Fault]:
 
 def get_num_threads() -> int:
     """Threads of an operation on the CPU."""
-    return _extension.get_num_threads()
+    return int(_extension.get_num_threads())
 
 
 def set_num_threads(num_threads: int) -> None:
@@ -410,4 +456,4 @@ def set_num_threads(num_threads: int) -> None:
 
 def built_with_cuda() -> bool:
     """Whether the extension has the CUDA kernels."""
-    return _extension.built_with_cuda()
+    return bool(_extension.built_with_cuda())

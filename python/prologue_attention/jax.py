@@ -4,8 +4,10 @@ JAX arrays are not written: an operation returns what it would write. A cache is
 (jax.jit(.., donate_argnums=..)); otherwise XLA copies it first. There are no gradients.
 """
 
+from __future__ import annotations
+
 import functools
-from typing import Any, Dict, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple, TypedDict, overload
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +16,10 @@ import jax_tvm_ffi
 from . import _extension
 from ._arguments import ATTENTION_PROLOGUE, PAGED_ATTENTION, ROTARY, Operation
 from ._frameworks import leaves_elements, may_pad
-from ._groups import HeadNorm, PagedKv, PageTable, QueryScale, Rope, RotaryTensor, TokenPlaces
+from ._groups import HeadNorm, Layout, PagedKv, PageTable, QueryScale, Rope, RotaryTensor, Rounding, Tail, TokenPlaces
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @functools.lru_cache(maxsize=None)
@@ -36,7 +41,7 @@ def _call(operation: Operation, arguments: Sequence[Any], written: Sequence[Any]
     Returns what they have become."""
     written = [value for value in written if value is not None]
     outputs = {id(value): i for i, value in enumerate(written)}
-    inputs: list = []
+    inputs: List[Any] = []
     places: Dict[int, int] = {}
     aliases: Dict[int, int] = {}
     for value in arguments:
@@ -65,38 +70,52 @@ def _call(operation: Operation, arguments: Sequence[Any], written: Sequence[Any]
     return tuple(jax.ffi.ffi_call(name, shapes, input_output_aliases=aliases)(*inputs, call="\n".join(lines)))
 
 
+class _RotaryOptions(TypedDict, total=False):
+    positions: Optional[jax.Array]
+    layout: Optional[Layout]
+    tail: Tail
+    offset: int
+    offsets: Optional[jax.Array]
+    cu_seqlens: Optional[jax.Array]
+    max_seqlen: Optional[int]
+
+
+@overload
+def rotary(x: jax.Array, /, *, rope: Rope, **options: Unpack[_RotaryOptions]) -> jax.Array: ...
+@overload
+def rotary(x: jax.Array, second: jax.Array, /, *more: jax.Array, rope: Rope, **options: Unpack[_RotaryOptions]) -> Tuple[jax.Array, ...]: ...
 def rotary(
     *x: Any,
     rope: Rope,
-    positions: Optional[Any] = None,
-    layout: Optional[str] = None,
-    tail: str = "copy",
+    positions: Optional[jax.Array] = None,
+    layout: Optional[Layout] = None,
+    tail: Tail = "copy",
     offset: int = 0,
-    offsets: Optional[Any] = None,
-    cu_seqlens: Optional[Any] = None,
+    offsets: Optional[jax.Array] = None,
+    cu_seqlens: Optional[jax.Array] = None,
     max_seqlen: Optional[int] = None,
-) -> Union[Any, Tuple[Any, ...]]:
+) -> Any:
     """prologue_attention.rotary into new arrays. On a GPU a rope with a table needs past_table "zero" or "identity"."""
     new = jnp.zeros if leaves_elements(tail, positions, cu_seqlens) else jax.ShapeDtypeStruct
     outputs = [new(one.shape, one.dtype) for one in x]
     tensors = [value for one, out in zip(x, outputs) for value in RotaryTensor(x=one, out=out, rotate=True)]
-    options = dict(rope=rope, positions=positions, layout=layout, tail=tail, offset=offset, offsets=offsets)
+    options: Dict[str, Any] = dict(rope=rope, positions=positions, layout=layout, tail=tail, offset=offset, offsets=offsets)
     arguments = ROTARY.arguments(**options, cu_seqlens=cu_seqlens, max_seqlen=max_seqlen)
     results = _call(ROTARY, (len(x), *tensors, *arguments[1:]), outputs)
     return results[0] if len(x) == 1 else results
 
 
 def attention_prologue(
-    q: Any,
-    k: Any,
-    v: Any,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
     *,
     cache: PagedKv,
     rope: Optional[Rope] = None,
     places: Optional[TokenPlaces] = None,
-    q_bias: Optional[Any] = None,
-    k_bias: Optional[Any] = None,
-    v_bias: Optional[Any] = None,
+    q_bias: Optional[jax.Array] = None,
+    k_bias: Optional[jax.Array] = None,
+    v_bias: Optional[jax.Array] = None,
     q_norm: Optional[HeadNorm] = None,
     k_norm: Optional[HeadNorm] = None,
     v_norm: Optional[HeadNorm] = None,
@@ -104,8 +123,8 @@ def attention_prologue(
     q_scale: Optional[QueryScale] = None,
     k_constant: float = 1.0,
     v_constant: float = 1.0,
-    rounding: str = "once",
-) -> Tuple[Any, PagedKv]:
+    rounding: Rounding = "once",
+) -> Tuple[jax.Array, PagedKv]:
     """prologue_attention.attention_prologue. Returns q and the cache with K and V written. On a GPU a rope with a table needs past_table "zero"
     or "identity"."""
     q_out = (jnp.zeros if may_pad(places) else jax.ShapeDtypeStruct)(q.shape, q.dtype)
@@ -121,23 +140,23 @@ def attention_prologue(
 
 
 def paged_attention(
-    q: Any,
+    q: jax.Array,
     cache: PagedKv,
     *,
     page_table: PageTable,
-    cu_seqlens_q: Any,
-    seq_lens: Optional[Any] = None,
+    cu_seqlens_q: jax.Array,
+    seq_lens: Optional[jax.Array] = None,
     scale: Optional[float] = None,
     soft_cap: float = 0.0,
     window: int = 0,
     chunk: int = 0,
     ring_size: int = 0,
-    sinks: Optional[Any] = None,
+    sinks: Optional[jax.Array] = None,
     max_seqlen_q: Optional[int] = None,
     max_seq_len: Optional[int] = None,
     num_decode_seqs: int = 0,
     workspace_bytes: int = 0,
-) -> Any:
+) -> jax.Array:
     """prologue_attention.paged_attention. workspace_bytes: on a GPU, of the scratch memory."""
     v_dim = q.shape[2] if cache.v is None else cache.v.shape[3] * (2 if cache.v_type in ("int4", "uint4") else 1)
     out = jnp.zeros((q.shape[0], q.shape[1], v_dim), q.dtype)

@@ -7,15 +7,21 @@ all other values in three lists, in the order of the arguments in _arguments.py.
 """
 
 import sys
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, get_args
 
 import torch
 
 from ._arguments import FAULTS, OPERATIONS, ROTARY, ROTARY_OPTIONS, Group, Operation, is_group, members_of
-from ._frameworks import Framework, leaves_elements
+from ._frameworks import Framework, explain, label, leaves_elements
 from ._groups import Array, PageTable, RotaryTensor
 
-_SCHEMA_TYPES = {Optional[Array]: "Tensor?", Optional[int]: "int?", Optional[float]: "float?", Optional[str]: "str?", int: "int", float: "float", bool: "bool", str: "str"}  # fmt: skip
+_SCHEMA_TYPES = {Optional[Array]: "Tensor?", Optional[int]: "int?", Optional[float]: "float?", int: "int", float: "float", bool: "bool"}
+
+
+def _schema_type(kind: Any) -> str:
+    """Of a member's type. What is none of these is a Literal of strings, or one that may be None."""
+    return _SCHEMA_TYPES.get(kind) or ("str?" if type(None) in get_args(kind) else "str")
+
 
 _is_compiling = torch.compiler.is_compiling
 
@@ -40,7 +46,7 @@ def _kinds(name: str) -> List[Tuple[str, str]]:
             if is_group(kind):
                 kinds += of_group(member, PageTable, ())
             else:
-                text = _SCHEMA_TYPES[kind]
+                text = _schema_type(kind)
                 kinds.append((text.replace("Tensor", "Tensor!") if member in writes else text, f"{prefix}_{member}"))
         return kinds
 
@@ -67,8 +73,8 @@ def _schema(name: str) -> str:
     return f"{name}({', '.join(parts)}) -> {'Tensor[]' if name == 'rotary' else '()'}"
 
 
-def _defaults(group: Any) -> list:
-    values: list = []
+def _defaults(group: Any) -> List[Any]:
+    values: List[Any] = []
     for member, kind in members_of(group):
         values += [False, *_defaults(PageTable)] if is_group(kind) else [group._field_defaults[member]]
     return values
@@ -87,7 +93,7 @@ _PAGE_TABLE = _members(PageTable)
 _ITEMS = {name: tuple(_members(item.members) if isinstance(item, Group) else None for item in items) for name, items in _OPERATORS.items()}
 
 
-def _expand_group(group: _Members, values: Sequence[Any], at: int, result: list) -> int:
+def _expand_group(group: _Members, values: Sequence[Any], at: int, result: List[Any]) -> int:
     """Appends the group that begins at values[at], a None or True and its members, as the flag and all members. Returns its end."""
     if values[at] is None:
         result.append(False)
@@ -104,7 +110,7 @@ def _expand_group(group: _Members, values: Sequence[Any], at: int, result: list)
     return at
 
 
-def _collapse_group(group: _Members, values: Sequence[Any], at: int, result: list) -> int:
+def _collapse_group(group: _Members, values: Sequence[Any], at: int, result: List[Any]) -> int:
     """The inverse of _expand_group."""
     if not values[at]:
         result.append(None)
@@ -120,8 +126,8 @@ def _collapse_group(group: _Members, values: Sequence[Any], at: int, result: lis
     return at
 
 
-def _convert(items: Sequence[Optional[_Members]], values: Sequence[Any], convert_group: Any) -> list:
-    result: list = []
+def _convert(items: Sequence[Optional[_Members]], values: Sequence[Any], convert_group: Any) -> List[Any]:
+    result: List[Any] = []
     at = 0
     for group in items:
         if group is None:
@@ -132,12 +138,12 @@ def _convert(items: Sequence[Optional[_Members]], values: Sequence[Any], convert
     return result
 
 
-def _pack_expanded(name: str, values: Sequence[Any]) -> list:
+def _pack_expanded(name: str, values: Sequence[Any]) -> List[Any]:
     """From the values of all arguments, groups expanded, to the operator's arguments."""
-    tensors: list = []
-    ints: list = []
-    floats: list = []
-    strings: list = []
+    tensors: List[Any] = []
+    ints: List[Any] = []
+    floats: List[Any] = []
+    strings: List[Any] = []
     for (kind, _), value in zip(_KINDS[name], values):
         if kind.startswith("Tensor"):
             tensors.append(value)
@@ -150,11 +156,11 @@ def _pack_expanded(name: str, values: Sequence[Any]) -> list:
     return [*tensors, ints, floats, strings]
 
 
-def _unpack_expanded(name: str, arguments: Sequence[Any]) -> list:
+def _unpack_expanded(name: str, arguments: Sequence[Any]) -> List[Any]:
     """The inverse of _pack_expanded."""
     tensors = iter(arguments[:-3])
     ints, floats, strings = (iter(values) for values in arguments[-3:])
-    values: list = []
+    values: List[Any] = []
     for kind, _ in _KINDS[name]:
         if kind.startswith("Tensor"):
             values.append(next(tensors))
@@ -169,12 +175,12 @@ def _unpack_expanded(name: str, arguments: Sequence[Any]) -> list:
     return values
 
 
-def _pack(name: str, values: Sequence[Any]) -> list:
+def _pack(name: str, values: Sequence[Any]) -> List[Any]:
     """From what the extension takes to the operator's arguments."""
     return _pack_expanded(name, _convert(_ITEMS[name], values, _expand_group))
 
 
-def _unpack(name: str, arguments: Sequence[Any]) -> list:
+def _unpack(name: str, arguments: Sequence[Any]) -> List[Any]:
     """The inverse of _pack."""
     return _convert(_ITEMS[name], _unpack_expanded(name, arguments), _collapse_group)
 
@@ -182,9 +188,9 @@ def _unpack(name: str, arguments: Sequence[Any]) -> list:
 _ROTARY_AT = {argument: i for i, (_, argument) in enumerate(_KINDS["rotary"])}
 
 
-def _rotary_arguments(x: Sequence[Any], out: Sequence[Any], rotate: int, options: Sequence[Any]) -> list:
+def _rotary_arguments(x: Sequence[Any], out: Sequence[Any], rotate: int, options: Sequence[Any]) -> List[Any]:
     """As _operations.rotary passes them to the extension."""
-    tensors: list = []
+    tensors: List[Any] = []
     for i, one in enumerate(x):
         same = out[i].data_ptr() == one.data_ptr() and out[i].stride() == one.stride()
         tensors += RotaryTensor(x=one, out=None if same else out[i], rotate=rotate >> i & 1 == 1)
@@ -215,14 +221,14 @@ def _runner(name: str) -> Any:
     return run
 
 
-def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+def _setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Any) -> None:
     _, *tensors, ints, floats, strings = inputs
     ctx.given = [tensor is not None for tensor in tensors]
     ctx.save_for_backward(*(tensor for tensor in tensors if tensor is not None))
     ctx.others = ints, floats, strings
 
 
-def _backward(ctx: Any, gradients: Sequence[Any]) -> tuple:
+def _backward(ctx: Any, gradients: Sequence[Any]) -> Tuple[Any, ...]:
     """The rotation is linear, and its transpose is the inverse rotation."""
     saved = iter(ctx.saved_tensors)
     tensors = [next(saved) if given else None for given in ctx.given]
@@ -258,7 +264,7 @@ def _fake_of_writing(*_: Any) -> None:
 
 
 def _register() -> Any:
-    library = torch.library.Library("prologue", "DEF")
+    library: Any = torch.library.Library("prologue", "DEF")  # type: ignore[no-untyped-call]
     for name in _OPERATORS:
         library.define(_schema(name))
         run = {"rotary": _run_rotary, "rotary_out": _run_rotary_out}.get(name) or _runner(name)
@@ -279,8 +285,9 @@ class _Dispatcher:
         """Whether a call must go through torch's dispatcher. x: tensors that may need gradients."""
         if _is_compiling():
             return True
+        gradients = torch.is_grad_enabled()
         for one in x:
-            if (one.requires_grad and torch.is_grad_enabled()) or type(one) not in _PLAIN:
+            if type(one) not in _PLAIN or (gradients and one.requires_grad):
                 return True
         return False
 
@@ -289,7 +296,7 @@ class _Dispatcher:
         """The same for an operation that has no gradients: an error if one of x needs them."""
         if torch.is_grad_enabled():
             for one in x:
-                if one is not None and one.requires_grad:
+                if getattr(one, "requires_grad", False):
                     raise NotImplementedError("only rotary has gradients: call the other operations under torch.no_grad()")
         return _is_compiling()
 
@@ -298,6 +305,10 @@ class _Dispatcher:
         bits = 0
         for i in range(len(x)):
             bits |= (1 if rotate is None or rotate[i] else 0) << i
+        if not _is_compiling():
+            given = [value for one in zip(x, out or x) for value in RotaryTensor(*one, True)]
+            explain(ROTARY, (len(x), *given, *options))
+            _explain_tensors(ROTARY, (len(x), *given, *options))
         *options, faults, token_faults = options
         if out is None and faults is None and token_faults is None:
             out = torch.ops.prologue.rotary(*_pack("rotary", [list(x), bits, *options]))
@@ -309,38 +320,69 @@ class _Dispatcher:
         return out[0] if len(x) == 1 else tuple(out)
 
     @staticmethod
-    def gather_cos_sin(arguments: tuple) -> None:
+    def gather_cos_sin(arguments: Tuple[Any, ...]) -> None:
         torch.ops.prologue.gather_cos_sin(*_pack("gather_cos_sin", arguments))
 
     @staticmethod
-    def attention_prologue(arguments: tuple) -> None:
+    def attention_prologue(arguments: Tuple[Any, ...]) -> None:
         torch.ops.prologue.attention_prologue(*_pack("attention_prologue", arguments))
 
     @staticmethod
-    def mla_prologue(arguments: tuple) -> None:
+    def mla_prologue(arguments: Tuple[Any, ...]) -> None:
         torch.ops.prologue.mla_prologue(*_pack("mla_prologue", arguments))
 
     @staticmethod
-    def paged_attention(arguments: tuple) -> None:
+    def paged_attention(arguments: Tuple[Any, ...]) -> None:
         torch.ops.prologue.paged_attention(*_pack("paged_attention", arguments))
 
     @staticmethod
-    def attention_layer(arguments: tuple) -> None:
+    def attention_layer(arguments: Tuple[Any, ...]) -> None:
         torch.ops.prologue.attention_layer(*_pack("attention_layer", arguments))
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
+def _explain_tensors(operation: Operation, arguments: Sequence[Any], error: Optional[Exception] = None) -> bool:
+    """Raises an error that says more than `error` of a call that has failed: tensors of torch.func, and those that have no memory. True if
+    all tensors are meta tensors: they have shapes only, and the call has nothing to do."""
+    try:
+        values = operation.named(arguments)
+    except TypeError:
+        return False
+    tensors = {label(name): value for name, value in values.items() if isinstance(value, torch.Tensor)}
+    for name, tensor in tensors.items():
+        if torch._C._functorch.is_batchedtensor(tensor):
+            raise NotImplementedError(
+                f"{operation.name}: {name} is batched by torch.func.vmap, which operations do not support: "
+                "give them all sequences at once, as an axis or as tokens of one batch"
+            ) from error
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            raise NotImplementedError(
+                f"{operation.name}: {name} is a tensor of torch.func (grad, jvp, ..), which operations do not support: "
+                "gradients of rotary are those of torch.autograd"
+            ) from error
+        if tensor.layout != torch.strided:
+            raise ValueError(f"{operation.name}: {name} is {tensor.layout}: it must be a dense tensor, {name}.to_dense()") from error
+    meta = [name for name, tensor in tensors.items() if tensor.is_meta]
+    real = [name for name, tensor in tensors.items() if not tensor.is_meta]
+    if meta and real:
+        raise ValueError(
+            f"{operation.name}: {meta[0]} is a meta tensor, which has no data, but {real[0]} is on {tensors[real[0]].device}: "
+            "all tensors of a call must be on one device"
+        ) from error
+    return bool(meta)
+
+
 class _Torch(Framework):
     dispatcher = _Dispatcher
 
-    def empty(self, like: Any, shape: tuple, dtype: Any = None) -> Any:
+    def empty(self, like: Any, shape: Tuple[int, ...], dtype: Any = None) -> Any:
         if dtype is not None:
             return torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)
         return like.new_empty(shape)
 
-    def zeros(self, like: Any, shape: tuple, dtype: Any = None) -> Any:
+    def zeros(self, like: Any, shape: Tuple[int, ...], dtype: Any = None) -> Any:
         return like.new_zeros(shape, dtype=None if dtype is None else getattr(torch, dtype))
 
     def empty_like(self, like: Any) -> Any:
@@ -349,8 +391,13 @@ class _Torch(Framework):
     def zeros_like(self, like: Any) -> Any:
         return torch.zeros_like(like)
 
-    def call(self, operation: Operation, arguments: tuple) -> None:
-        operation.function(*arguments)
+    def call(self, operation: Operation, arguments: Tuple[Any, ...]) -> None:
+        try:
+            operation.function(*arguments)
+        except Exception as error:
+            explain(operation, arguments, error)
+            if not _explain_tensors(operation, arguments, error):
+                raise
 
     def array(self, like: Any, values: Any, dtype: str) -> Any:
         return torch.tensor(list(values), dtype=getattr(torch, dtype), device=like.device)

@@ -18,7 +18,7 @@ import torch
 import transformers
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
-from transformers.utils import TransformersKwargs
+from transformers.utils import TransformersKwargs  # type: ignore[attr-defined]
 
 from . import PagedKv, PageTable, paged_attention
 
@@ -126,7 +126,7 @@ def _sequences(mask: Any, query: Any, length: int, name: str) -> Sequences:
     if known is None or known != state:
         sequences = _divided(*_intervals(_visible(mask, query, length, name), name))
         mask._prologue_sequences = state, sequences  # for the other layers
-    return sequences
+    return sequences  # type: ignore[return-value]
 
 
 def _tokens_as_pages(x: Any) -> Tuple[Any, int]:
@@ -227,7 +227,7 @@ def attention_mask(*, q_length: int, kv_length: int, q_offset: Any = 0, kv_offse
     with torch.inference_mode(False), torch.no_grad():  # a tensor of inference mode does not count the writes to it, see _sequences
         mask = sdpa_mask(**arguments)
     if mask is not None:
-        mask._prologue_written = _written(arguments.get("mask_function"))
+        setattr(mask, "_prologue_written", _written(arguments.get("mask_function")))
     return mask
 
 

@@ -66,6 +66,7 @@ DType Array::dtype() const {
                : type.bits == 8  ? DType::uint8
                                  : DType::unset;
       case kDLBool: fail_type(name_, " is bool: no operation takes bool");
+      case kDLComplex: fail_type(name_, " is complex", int{type.bits}, ": no operation takes complex numbers");
       default: break;
     }
   }
@@ -79,8 +80,11 @@ void* Array::data() const {
   return static_cast<char*>(tensor_->data) + tensor_->byte_offset;
 }
 
-const Array& Array::require(DType type) const {
-  if (*this && dtype() != type) fail_type(name_, " is ", dtype_name(dtype()), ": it must be ", dtype_name(type));
+const Array& Array::require(DType type, const char* as) const {
+  if (*this && dtype() != type) {
+    fail_type(name_, " is ", dtype_name(dtype()), ": it must be ", dtype_name(type), as == nullptr ? "" : ", the dtype of ",
+              as == nullptr ? "" : as);
+  }
   return *this;
 }
 
@@ -90,6 +94,20 @@ const Array& Array::require_rank(int low, int high) const {
     fail_value(name_, " has the shape ", shape_text(), ": it must have ", low, " to ", high, " axes");
   }
   return *this;
+}
+
+const Array& Array::require_heads() const {
+  if (*this && rank() != 3) fail_heads("3 axes, [num_tokens, heads, head_dim]");
+  return *this;
+}
+
+void Array::fail_heads(const char* axes) const {
+  const std::string must = str_cat(name_, " has the shape ", shape_text(), ": it must have ", axes);
+  if (rank() == 1) fail_value(must, ". If it is one token, reshape(1, -1, head_dim) makes it so");
+  if (rank() == 2) fail_value(must, ". If a row has all heads of a token, reshape(", size(0), ", -1, head_dim) makes it so");
+  if (rank() != 4) fail_value(must);
+  fail_value(must, ". If its axes are batch, seq_len, heads, head_dim, reshape(", size(0) * size(1), ", ", size(2), ", ", size(3),
+             ") makes it so");
 }
 
 const Array& Array::require_size(int axis, int64_t wanted, const char* what) const {

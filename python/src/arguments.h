@@ -59,14 +59,19 @@ class Array {
     return static_cast<T*>(data());
   }
 
-  const Array& require(DType type) const;  // this dtype
+  // This dtype. `as`: the array that has it, for the message.
+  const Array& require(DType type, const char* as = nullptr) const;
   const Array& require_rank(int low, int high) const;
+  // One tensor of heads, [num_tokens, heads, head_dim]. The message has the reshape that makes it so.
+  const Array& require_heads() const;
   const Array& require_size(int axis, int64_t size, const char* what) const;
   const Array& require_dense() const;               // contiguous
   const Array& require_contiguous(int axis) const;  // stride 1 along the axis
   const Array& require_one_number() const;          // of the shape [] or [1]
   bool has_shape(std::initializer_list<int64_t> shape) const;
   std::string shape_text() const;
+  // With `axes` the axes that the shape should have: what to do about a shape with fewer or more of them.
+  [[noreturn]] void fail_heads(const char* axes) const;
 
  private:
   const DLTensor* tensor_ = nullptr;

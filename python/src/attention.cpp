@@ -40,7 +40,7 @@ Array read_prologue_steps(Arguments& arguments, AttentionPrologueParams& params)
   const auto out = [&](Name name, int64_t head_dim) -> MutableHeadsView {
     const Array array = arguments.optional_array(name);
     if (!array) return {};
-    array.require(params.dtype).require_rank(3, 3).require_size(0, params.num_tokens, "the tokens");
+    array.require(params.dtype).require_heads().require_size(0, params.num_tokens, "the tokens");
     array.require_size(1, params.num_kv_heads, "the kv heads").require_size(2, head_dim, "head_dim");
     return mutable_heads_view(array);
   };

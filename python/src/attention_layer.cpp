@@ -53,6 +53,11 @@ tvm::ffi::Any run_attention_layer(Arguments& arguments) {
   prologue.num_q_heads = arguments.integer("num_q_heads"), prologue.num_kv_heads = arguments.integer("num_kv_heads");
   prologue.head_dim = arguments.integer("head_dim");
   prologue.cache.v.head_dim = arguments.integer("v_head_dim", 0);
+  if (hidden_states.rank() == 3) {
+    fail_value("hidden_states has the shape ", hidden_states.shape_text(),
+               ": it must have 2 axes, [num_tokens, hidden_size]. reshape(", hidden_states.size(0) * hidden_states.size(1), ", ",
+               hidden_states.size(2), ") makes it so");
+  }
   hidden_states.require_rank(2, 2).require_contiguous(1);
   prologue.num_tokens = hidden_states.size(0);
   prologue.dtype = hidden_states.dtype();
@@ -71,10 +76,10 @@ tvm::ffi::Any run_attention_layer(Arguments& arguments) {
 
   const int64_t v_dim = v_head_dim(prologue);
   const int64_t rows = prologue.num_q_heads * prologue.head_dim + prologue.num_kv_heads * (prologue.head_dim + v_dim);
-  qkv_weight.require(prologue.dtype).require_rank(2, 2).require_size(0, rows, "the rows of q, k and v");
+  qkv_weight.require(prologue.dtype, "hidden_states").require_rank(2, 2).require_size(0, rows, "the rows of q, k and v");
   qkv_weight.require_size(1, params.hidden_size, "hidden_size").require_dense();
   params.qkv_weight = qkv_weight.data();
-  output_weight.require(prologue.dtype).require_rank(2, 2).require_size(0, params.hidden_size, "hidden_size");
+  output_weight.require(prologue.dtype, "hidden_states").require_rank(2, 2).require_size(0, params.hidden_size, "hidden_size");
   output_weight.require_size(1, prologue.num_q_heads * v_dim, "num_q_heads * v_head_dim").require_dense();
   params.output_weight = output_weight.data();
   if (output_bias) {

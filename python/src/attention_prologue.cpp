@@ -12,7 +12,8 @@ tvm::ffi::Any run_attention_prologue(Arguments& arguments) {
   const Array qkv = arguments.optional_array("qkv");
   const Array& first = q ? q : k ? k : v ? v : qkv;
   if (!first) fail_type("q, k, v and qkv are all None: one of them must be given");
-  first.require_rank(2, 3);
+  if (&first == &qkv) qkv.require_rank(2, 2);
+  if (&first != &qkv) first.require_heads();
   params.num_tokens = first.size(0);
   params.dtype = first.dtype();
   const int64_t num_q_heads = arguments.integer("num_q_heads", 0), num_kv_heads = arguments.integer("num_kv_heads", 0);
@@ -40,7 +41,7 @@ tvm::ffi::Any run_attention_prologue(Arguments& arguments) {
     if (v_from_k) params.v = params.k;
   } else {
     for (const Array& array : {q, k, v, q_rope, k_rope}) {
-      array.require_rank(3, 3).require(params.dtype).require_size(0, params.num_tokens, "the tokens");
+      array.require_heads().require(params.dtype, first.name()).require_size(0, params.num_tokens, "the tokens");
     }
     params.q = heads_view(q), params.k = heads_view(k), params.v = heads_view(v);
     params.q_rope = heads_view(q_rope), params.k_rope = heads_view(k_rope);
@@ -61,12 +62,12 @@ tvm::ffi::Any run_attention_prologue(Arguments& arguments) {
   }
   const Array q_out = arguments.optional_array("q_out");
   if (q_out) {
-    q_out.require(params.dtype).require_rank(3, 3).require_size(0, params.num_tokens, "the tokens");
+    q_out.require(params.dtype, first.name()).require_heads().require_size(0, params.num_tokens, "the tokens");
     q_out.require_size(1, params.num_q_heads, "the q heads").require_size(2, params.head_dim, "head_dim");
     params.q_out = mutable_heads_view(q_out);
   }
   if (const Array q8 = arguments.optional_array("q8_out"); q8) {
-    q8.require_rank(3, 3).require_size(0, params.num_tokens, "the tokens").require_size(1, params.num_q_heads, "the q heads");
+    q8.require_heads().require_size(0, params.num_tokens, "the tokens").require_size(1, params.num_q_heads, "the q heads");
     q8.require_size(2, params.head_dim, "head_dim").require_contiguous(2);
     if (dtype_size(q8.dtype()) != 1) fail_type("q8_out is ", dtype_name(q8.dtype()), ": its elements must be of one byte");
     params.q8_out = {q8.data(), q8.stride(0), q8.stride(1)};

@@ -11,9 +11,9 @@ tvm::ffi::Any run_gather_cos_sin(Arguments& arguments) {
   const Array pair_axis = arguments.optional_array("pair_axis");
   params.past_table = arguments.choice<PastTable>(
       "past_table", {{"record", PastTable::record}, {"zero", PastTable::zero}, {"identity", PastTable::identity}});
-  const Array out = arguments.array("out");
 
   cos_sin.require_rank(2, 2).require_dense();
+  const Array out = arguments.array("out");
   params.max_position = cos_sin.size(0);
   params.rotary_dim = cos_sin.size(1);
   params.cos_sin = cos_sin.data();

@@ -6,7 +6,7 @@ namespace prologue::python {
 
 HeadsView heads_view(const Array& array) {
   if (!array) return {};
-  array.require_rank(3, 3).require_contiguous(2);
+  array.require_heads().require_contiguous(2);
   return {array.data(), array.stride(0), array.stride(1)};
 }
 

@@ -87,7 +87,7 @@ tvm::ffi::Any run_mla_prologue(Arguments& arguments) {
     params.k_pe = k_pe.data(), params.k_pe_stride = k_pe.stride(0);
   }
   if (q_pe) {
-    q_pe.require(params.dtype).require_rank(3, 3).require_size(0, params.num_tokens, "the tokens");
+    q_pe.require(params.dtype, first.name()).require_heads().require_size(0, params.num_tokens, "the tokens");
     if (k_pe) q_pe.require_size(2, params.qk_rope_head_dim, "as k_pe");
     params.num_q_heads = q_pe.size(1), params.qk_rope_head_dim = q_pe.size(2);
     params.q_pe = heads_view(q_pe);
@@ -108,7 +108,7 @@ tvm::ffi::Any run_mla_prologue(Arguments& arguments) {
     }
   }
   if (const Array out = arguments.optional_array("q_pe_out"); out) {
-    out.require(params.dtype).require_rank(3, 3).require_size(0, params.num_tokens, "the tokens");
+    out.require(params.dtype, first.name()).require_heads().require_size(0, params.num_tokens, "the tokens");
     out.require_size(1, params.num_q_heads, "the heads of q_pe").require_size(2, params.qk_rope_head_dim, "as q_pe");
     params.q_pe_out = mutable_heads_view(out);
   }

@@ -7,8 +7,8 @@ namespace {
 
 tvm::ffi::Any run_paged_attention(Arguments& arguments) {
   PagedAttentionParams params;
-  const Array q = arguments.array("q"), out = arguments.array("out");
-  q.require_rank(3, 3);
+  const Array q = arguments.array("q");
+  q.require_heads();
   params.num_tokens = q.size(0), params.num_q_heads = q.size(1), params.head_dim = q.size(2);
   params.dtype = q.dtype();
   params.q = heads_view(q);
@@ -24,7 +24,8 @@ tvm::ffi::Any run_paged_attention(Arguments& arguments) {
   }
   params.page_table = read_page_table(arguments, params.num_seqs);
   read_attention_options(arguments, params, params.kv, params.page_table, params.num_q_heads);
-  out.require(params.dtype).require_rank(3, 3).require_size(0, params.num_tokens, "the tokens");
+  const Array out = arguments.array("out");
+  out.require(params.dtype, "q").require_heads().require_size(0, params.num_tokens, "the tokens");
   out.require_size(1, params.num_q_heads, "the q heads").require_size(2, v_head_dim(params.kv), "channels of a head of V");
   params.out = mutable_heads_view(out);
   const Array workspace = arguments.optional_array("workspace"), counters = arguments.optional_array("counters");

@@ -88,7 +88,9 @@ tvm::ffi::Any run_rotary(Arguments& arguments) {
     tensor.require_all_read();
   }
   const Array& first = inputs[0];
-  first.require_rank(3, 4);
+  if (first.rank() != 3 && first.rank() != 4) {
+    first.fail_heads("3 axes, [tokens, heads, head_dim], or 4, [batch, seq_len, heads, head_dim]");
+  }
   const Axes axes = axes_of(arguments.given("layout") ? arguments.string("layout") : first.rank() == 4 ? "bshd" : "shd");
   const int rank = axes.b < 0 ? 3 : 4;
   params.tail = arguments.choice<RotaryTail>(
@@ -100,7 +102,7 @@ tvm::ffi::Any run_rotary(Arguments& arguments) {
   params.dtype = first.dtype();
   for (int64_t i = 0; i < params.num_tensors; ++i) {
     const Array& x = inputs[i];
-    x.require(params.dtype).require_rank(rank, rank);
+    x.require(params.dtype, kLabels[0]).require_rank(rank, rank);
     if (axes.b >= 0) x.require_size(axes.b, params.batch, "the batch");
     x.require_size(axes.s, params.seq_len, "the tokens").require_size(axes.d, params.head_dim, "head_dim");
     RotaryTensor& tensor = params.tensors[i];
@@ -108,7 +110,7 @@ tvm::ffi::Any run_rotary(Arguments& arguments) {
     tensor.num_heads = x.size(axes.h);
     tensor.x_strides = tensor.y_strides = strides_of(x, axes);
     if (const Array& y = outputs[i]; y) {
-      y.require(params.dtype).require_rank(rank, rank);
+      y.require(params.dtype, kLabels[0]).require_rank(rank, rank);
       for (int axis = 0; axis < rank; ++axis) y.require_size(axis, x.size(axis), "as its input");
       tensor.y = y.data();
       tensor.y_strides = strides_of(y, axes);

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import prologue_attention as prologue
 import pytest
-from prologue_attention import HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces, _extension
+from prologue_attention import Array, HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces, _extension
 from prologue_attention._arguments import GATHER_COS_SIN, OPERATIONS
 
 GROUPS = (HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces)
@@ -24,7 +24,7 @@ def sentinel(kind, name, values):
     if kinds[0] in GROUPS:
         members = typing.get_type_hints(kinds[0])
         return kinds[0](**{member: sentinel(one, f"{name}.{member}", values) for member, one in members.items()})
-    values[name] = np.zeros((1, 1, 1)) if kinds[0] is typing.Any else Value()
+    values[name] = np.zeros((1, 1, 1)) if kinds[0] in (typing.Any, Array) or isinstance(kinds[0], typing.TypeVar) else Value()
     return values[name]
 
 

@@ -174,7 +174,7 @@ ROPE = Rope(theta=10000.0, rotary_dim=8)
         (lambda: prologue.rotary(X, X, X, X, X, rope=ROPE), ValueError, "1 to 4 tensors: there are 5"),
         (lambda: prologue.rotary(X.astype(np.int32), rope=ROPE), NotImplementedError, "int32"),
         (lambda: prologue.rotary(X, X.astype(np.float16), rope=ROPE), TypeError, "float16: it must be float32"),
-        (lambda: prologue.rotary(X[0], rope=ROPE), ValueError, r"\[2, 8\]: it must have 3 to 4 axes"),
+        (lambda: prologue.rotary(X[0], rope=ROPE), ValueError, r"\[2, 8\]: it must have 3 axes, \[tokens, heads, head_dim\], or 4"),
         (lambda: prologue.rotary(X, rope=ROPE, out=X[:2]), ValueError, "axis 0 must have 4 elements"),
         (lambda: prologue.rotary(X, rope=ROPE, out=(X, X)), ValueError, "2 arrays for 1"),
         (lambda: prologue.rotary(X, rope=ROPE, out=X.copy(), inplace=True), ValueError, "both given"),

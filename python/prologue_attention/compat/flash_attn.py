@@ -3,7 +3,7 @@
 As there, a position past the end of cos and sin leaves its token unrotated, and gradients are those of x, not of cos and sin.
 """
 
-from typing import Any, Optional, Union
+from typing import Any, Dict, Optional, Union
 
 from .. import Rope, rotary
 from .._frameworks import framework_of
@@ -13,7 +13,7 @@ def _rope(cos: Any, sin: Any, interleaved: bool, conjugate: bool) -> Rope:
     return Rope("interleaved" if interleaved else "neox", cos=cos, sin=sin, inverse=conjugate, past_table="identity")
 
 
-def _offsets(seqlen_offsets: Any) -> dict:
+def _offsets(seqlen_offsets: Any) -> Dict[str, Any]:
     return {"offset": seqlen_offsets} if isinstance(seqlen_offsets, int) else {"offsets": seqlen_offsets}
 
 

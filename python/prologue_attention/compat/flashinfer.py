@@ -7,7 +7,7 @@ the launch: attention_prologue itself takes kv_indptr as it is (PageTable), with
 
 import functools
 import math
-from typing import Any, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from .. import HeadNorm, PagedKv, PageTable, Rope, TokenPlaces, attention_prologue, mla_prologue, rotary
 from .._frameworks import framework_of
@@ -31,10 +31,10 @@ def _frequencies(rotary_dim: int, theta: float, scale: float, llama31: Optional[
     return frequencies
 
 
-_ARRAYS: dict = {}  # frequencies and scales on a device, made once
+_ARRAYS: Dict[Any, Any] = {}  # frequencies and scales on a device, made once
 
 
-def _once(like: Any, dtype: str, key: tuple, values: Any) -> Any:
+def _once(like: Any, dtype: str, key: Tuple[Any, ...], values: Any) -> Any:
     where = (type(like), str(getattr(like, "device", "cpu")), dtype, *key)
     if where not in _ARRAYS:
         _ARRAYS[where] = framework_of(like).array(like, values(*key), dtype)
@@ -47,7 +47,7 @@ def _inv_freq(q: Any, *key: Any) -> Any:
 
 def _rope(q: Any, rotary_dim: Optional[int], interleave: bool, rope_scale: float, rope_theta: float, llama31: Any = None) -> Rope:
     rotary_dim = q.shape[-1] if rotary_dim is None else rotary_dim
-    style = "interleaved" if interleave else "neox"
+    style: Any = "interleaved" if interleave else "neox"
     if llama31 is None and rope_scale == 1:
         return Rope(style, rotary_dim, theta=float(rope_theta))
     return Rope(style, rotary_dim, inv_freq=_inv_freq(q, rotary_dim, float(rope_theta), float(rope_scale), llama31))
@@ -174,7 +174,7 @@ def append_paged_kv_cache(
     k, v = _caches(paged_kv_cache, kv_layout)
     slots = _slots(batch_indices, positions, kv_indices, kv_indptr, k.shape[1 if kv_layout == "NHD" else 2])
     attention_prologue(
-        k=append_key, v=append_value, cache=PagedKv(k, v, layout=kv_layout.lower()), places=TokenPlaces(slot_mapping=slots)
+        k=append_key, v=append_value, cache=PagedKv(k, v, layout="nhd" if kv_layout == "NHD" else "hnd"), places=TokenPlaces(slot_mapping=slots)
     )
 
 
@@ -195,8 +195,8 @@ def append_paged_mla_kv_cache(
         )  # fmt: skip
         return
     ckv, kpe = (append_ckv[:, None] if ckv_cache is not None else None), (append_kpe[:, None] if kpe_cache is not None else None)
-    pages_of = lambda part: None if part is None else part[:, :, None]  # noqa: E731
-    cache = PagedKv(pages_of(ckv_cache), pages_of(kpe_cache))
+    pages = [None if part is None else part[:, :, None] for part in (ckv_cache, kpe_cache)]
+    cache = PagedKv(*pages)
     attention_prologue(k=ckv, v=kpe, cache=cache, places=TokenPlaces(slot_mapping=slots))
 
 
@@ -280,7 +280,8 @@ def rope_quantize_fp8_append_paged_kv_cache(
         if v is not None:
             raise ValueError("v is given, and k_rope has 2 axes, as for MLA: v must be None")
         ckv, kpe = paged_kv_cache
-        k_cache, v_cache, layout = kpe[:, :, None], ckv[:, :, None], "nhd"
+        layout: Any = "nhd"
+        k_cache, v_cache = kpe[:, :, None], ckv[:, :, None]
         k, v = k_rope[:, None], None if k_nope is None else k_nope[:, None]
         rest: Any = None
     else:
@@ -335,7 +336,7 @@ def rope_quantize_fp8(
             heads, q8_out=to, q8_scale=_dequant_scale(x, quant_scale), rope=rotated,
             places=None if rotated is None else TokenPlaces(pos_ids),
         )  # fmt: skip
-    return tuple(outputs)  # type: ignore[return-value]
+    return tuple(outputs)
 
 
 def mla_rope_quantize_fp8(

@@ -5,7 +5,7 @@ Q may have another dtype than K there; here they must have one. A negative slot 
 
 import math
 from dataclasses import dataclass
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional
 
 from .. import HeadNorm, PagedKv, Rope, TokenPlaces, attention_prologue, rotary
 from .._frameworks import framework_of
@@ -83,7 +83,7 @@ def rotary_embedding(positions: Any, query: Any, key: Optional[Any], head_size: 
 
 
 _MAX_POSITION = 1 << 20  # of a rotation from frequencies: a token at or past it becomes zeros
-_FREQUENCIES: dict = {}  # on a device, made once
+_FREQUENCIES: Dict[Any, Any] = {}  # on a device, made once
 
 
 def _frequencies(rotary_dim: int, base: float, factor: float, low: float, high: float) -> List[float]:
@@ -126,7 +126,7 @@ def fused_qk_norm_rope(
         _FREQUENCIES[where] = framework_of(qkv).array(qkv, _frequencies(*key), "float32")
     heads = qkv.reshape(qkv.shape[0], num_heads_q + num_heads_k + num_heads_v, head_dim)
     q, k = heads[:, :num_heads_q], heads[:, num_heads_q : num_heads_q + num_heads_k]
-    style = "neox" if is_neox else "interleaved"
+    style: Any = "neox" if is_neox else "interleaved"
     attention_prologue(
         q, k, q_out=q, k_out=k, places=TokenPlaces(position_ids.reshape(-1)),
         rope=Rope(style, rotary_dim, inv_freq=_FREQUENCIES[where], attention_factor=attention_factor,

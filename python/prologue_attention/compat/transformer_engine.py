@@ -5,7 +5,7 @@ context parallelism the positions are made by some operations of the caller's fr
 (CUDA).
 """
 
-from typing import Any, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from .. import Rope, rotary
 from .._frameworks import framework_of
@@ -16,7 +16,7 @@ _LAYOUTS = {"sbhd": "sbhd", "bshd": "bshd", "thd": "shd"}
 def _rope(freqs: Any, interleaved: bool, on_cuda: bool) -> Rope:
     if len(freqs.shape) != 4 or freqs.shape[1] != 1 or freqs.shape[2] != 1:
         raise ValueError(f"freqs has the shape {list(freqs.shape)}: it must be [s2, 1, 1, d2]")
-    style = "interleaved" if interleaved else "neox"
+    style: Any = "interleaved" if interleaved else "neox"
     return Rope(style, freqs.shape[3], angles=freqs[:, 0, 0], width="full", past_table="zero" if on_cuda else "record")
 
 
@@ -71,14 +71,15 @@ def apply_rotary_pos_emb(
         raise ValueError(f"tensor_format is {tensor_format!r}: it must be one of 'sbhd', 'bshd', 'thd'")
     if tensor_format == "thd" and cu_seqlens is None:
         raise ValueError("cu_seqlens is None: with 'thd' it must be given")
-    options: dict = {}
+    options: Dict[str, Any] = {}
+    layout: Any = _LAYOUTS[tensor_format]
     if cp_size > 1:
         options["positions"] = _positions(t, tensor_format, start_positions, cu_seqlens, cp_size, cp_rank)
     else:
         options["offsets"] = start_positions
         if tensor_format == "thd":
             options["cu_seqlens"] = cu_seqlens
-    return _dense(rotary(t, rope=_rope(freqs, interleaved, _on_cuda(t)), layout=_LAYOUTS[tensor_format], **options))
+    return _dense(rotary(t, rope=_rope(freqs, interleaved, _on_cuda(t)), layout=layout, **options))
 
 
 def apply_fused_qkv_rotary_pos_emb(
@@ -102,7 +103,7 @@ def apply_fused_qkv_rotary_pos_emb(
         raise ValueError(f"qkv_split_arg_list is {list(qkv_split_arg_list)}: the last axis of qkv has {qkv.shape[3]} elements")
     groups = qkv.shape[2]
     framework = framework_of(qkv)
-    options: dict = {}
+    options: Dict[str, Any] = {}
     if cp_size > 1:
         if start_positions is not None:
             raise NotImplementedError("start_positions is given, and cp_size is more than 1: it is one or the other")

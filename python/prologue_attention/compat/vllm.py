@@ -5,16 +5,16 @@ shorter than key and value, which are then padded.
 """
 
 import math
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 from .. import HeadNorm, PagedKv, Rope, TokenPlaces, attention_prologue, mla_prologue, rotary
 from .._frameworks import framework_of
 
-_CACHE_TYPES = {"auto": None, "fp8": "fp8_e4m3", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2"}
+_CACHE_TYPES: Dict[str, Any] = {"auto": None, "fp8": "fp8_e4m3", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2"}
 
 
 def _rope(cos_sin_cache: Any, is_neox: bool, rotary_offset: int = 0, inverse: bool = False) -> Rope:
-    style = "neox" if is_neox else "interleaved"
+    style: Any = "neox" if is_neox else "interleaved"
     return Rope(style, cos_sin=cos_sin_cache, rotary_offset=rotary_offset, inverse=inverse, past_table="zero")
 
 
@@ -121,7 +121,7 @@ def fused_qknorm_rope_cache(
         cache=_cache(key_cache, value_cache, kv_cache_dtype, k_scale, v_scale), places=TokenPlaces(positions, slot_mapping),
         rounding="per_step",
     )  # fmt: skip
-    return tuple(one.reshape(tokens, one.shape[1] * head_dim) for one in (q, k, v))  # type: ignore[return-value]
+    return tuple(one.reshape(tokens, one.shape[1] * head_dim) for one in (q, k, v))
 
 
 def _mla(
@@ -130,7 +130,7 @@ def _mla(
     """One launch. With q_pe: it and k_pe are rotated in place."""
     k_out = None if q_pe is None else k_pe
     if kv_cache_dtype == "fp8_ds_mla":
-        kind = "fp8_ds_mla"
+        kind: Any = "fp8_ds_mla"
     elif kv_cache_dtype in _CACHE_TYPES:
         kind = _CACHE_TYPES[kv_cache_dtype]
     else:
@@ -148,6 +148,7 @@ def _mla(
         raise NotImplementedError(f"kv_cache_dtype is 'fp8_ds_mla', and the latent has {rank} channels: it must have a multiple of 256")
     k_pe = k_pe.reshape(k_pe.shape[0], 1, dim)
     if q_pe is not None:
+        assert rope is not None
         rotary(q_pe, k_pe, rope=rope, positions=positions, inplace=True, tail="leave")
     pages = kv_cache[:, :, None, :]
     cache = _cache(pages[..., :rank], pages[..., rank:], kv_cache_dtype, scale, scale)
