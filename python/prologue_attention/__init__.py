@@ -19,6 +19,7 @@ from ._operations import (
     rotary,
     set_num_threads,
 )
+from ._rope_table import rope_cos_sin
 
 __version__ = "0.1.0"
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "mla_prologue",
     "paged_attention",
     "read_faults",
+    "rope_cos_sin",
     "rotary",
     "set_num_threads",
 ]

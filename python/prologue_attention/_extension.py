@@ -26,4 +26,10 @@ set_num_threads = function("set_num_threads", "num_threads")
 built_with_cuda = function("built_with_cuda")
 decode_faults = function("decode_faults", "first", "count")
 reinterpret = function("reinterpret", "array", "dtype")
+ROPE_COS_SIN = (
+    "rotary_dim", "theta", "scheme", "factor", "original_max_position", "attention_factor", "beta_fast", "beta_slow", "mscale",
+    "mscale_all_dim", "truncate", "low_freq_factor", "high_freq_factor", "partial_rotary_factor", "short_factors", "long_factors",
+    "sequence_length", "max_position", "precision",
+)  # fmt: skip
+rope_cos_sin = function("rope_cos_sin", *ROPE_COS_SIN)
 jax = _module.jax

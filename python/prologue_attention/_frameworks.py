@@ -97,6 +97,10 @@ class Framework:
             explain(operation, arguments, error)
             raise
 
+    def from_host(self, like: Any, tensor: Any) -> Any:
+        """A tensor of the extension on the CPU as an array beside `like`."""
+        raise self._unknown(like)
+
     def array(self, like: Any, values: Any, dtype: str) -> Any:
         raise self._unknown(like)
 
@@ -158,6 +162,12 @@ class _NumPy(Framework):
                 raise
             written = operation.written(arguments)
             operation.function(*[self._exported(value, written) for value in arguments])
+
+    def from_host(self, like: Any, tensor: Any) -> Any:
+        import numpy
+
+        array = numpy.from_dlpack(tensor)
+        return array if self.numpy is numpy else self.numpy.asarray(array)
 
     def array(self, like: Any, values: Any, dtype: str) -> Any:
         return self.numpy.array(list(values), dtype)
@@ -223,6 +233,10 @@ def _torch() -> Framework:
 
 _MAKERS: Dict[str, Callable[[], Framework]] = {"numpy": _NumPy, "cupy": _CuPy, "torch": _torch, "jax": _Jax, "jaxlib": _Jax}
 _KNOWN: Dict[type, Framework] = {}
+
+
+def numpy_framework() -> Framework:
+    return _NumPy()
 
 
 def framework_of(array: Any) -> Framework:

@@ -399,6 +399,9 @@ class _Torch(Framework):
             if not _explain_tensors(operation, arguments, error):
                 raise
 
+    def from_host(self, like: Any, tensor: Any) -> Any:
+        return torch.from_dlpack(tensor).to(like.device)
+
     def array(self, like: Any, values: Any, dtype: str) -> Any:
         return torch.tensor(list(values), dtype=getattr(torch, dtype), device=like.device)
 
