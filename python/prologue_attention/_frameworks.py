@@ -6,6 +6,7 @@ import tvm_ffi
 
 from . import _extension
 from ._arguments import Operation
+from ._groups import Rope
 
 # dtypes of ml_dtypes, which NumPy itself has no DLPack name for.
 _NARROW = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
@@ -233,6 +234,25 @@ def _torch() -> Framework:
 
 _MAKERS: Dict[str, Callable[[], Framework]] = {"numpy": _NumPy, "cupy": _CuPy, "torch": _torch, "jax": _Jax, "jaxlib": _Jax}
 _KNOWN: Dict[type, Framework] = {}
+
+
+_FREQUENCIES: Dict[Any, Any] = {}  # of theta, on a device: made once, and never freed, since captured graphs read them
+
+
+def with_frequencies(rope: Optional[Rope], like: Any) -> Optional[Rope]:
+    """A rope for the operations that take no theta: with its inv_freq in float32."""
+    if rope is None or rope.theta is None or rope.rotary_dim is None or rope.inv_freq is not None:
+        return rope
+    framework = framework_of(like)
+    width = rope.rotary_dim // rope.num_blocks
+    compiling = framework.dispatcher is not None and framework.dispatcher.needed()
+    where = (framework, None if compiling else str(getattr(like, "device", "")), rope.theta, width)
+    found = None if compiling else _FREQUENCIES.get(where)
+    if found is None:
+        found = framework.array(like, [rope.theta ** (-2.0 * column / width) for column in range(width // 2)], "float32")
+        if not compiling:
+            _FREQUENCIES[where] = found
+    return rope._replace(theta=None, inv_freq=found)
 
 
 def numpy_framework() -> Framework:

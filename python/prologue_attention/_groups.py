@@ -46,9 +46,9 @@ class Rope(NamedTuple):
     cos_sin: [rows, w]: cos, then sin, each w / 2 columns.
     angles: as cos; the kernel computes their cos and sin. Only for rotary.
     inv_freq: [w / 2] float32, for rotary also float64; angle = position * inv_freq[column].
-    theta: angle = position * theta ** (-2 * column / w). Only for rotary.
-    width: "half": one column for each pair; "full": one for each channel. None: what rotary_dim and the columns say; if there is no
-        rotary_dim either, "half".
+    theta: angle = position * theta ** (-2 * column / w). The power is a float64 in rotary, a float32 in the other operations.
+    width: "half": one column for each pair; "full": one for each channel (Hugging Face's cos and sin). None: what rotary_dim and the
+        columns say; if there is no rotary_dim either, "full" if heads have fewer pairs than there are columns, else "half".
     per_token: row = token, not position. Then cos, sin, cos_sin or angles may also be [batch, seq_len, columns].
     attention_factor: multiplies cos and sin.
     inverse: the inverse rotation (-sin). inverse_by_own_sine: for width "full", each channel's own sine, as Paddle's gradient.

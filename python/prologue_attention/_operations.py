@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Sequence, Tup
 
 from . import _extension
 from ._arguments import ATTENTION_LAYER, ATTENTION_PROLOGUE, GATHER_COS_SIN, MLA_PROLOGUE, PAGED_ATTENTION, ROTARY
-from ._frameworks import explain, framework_of, leaves_elements, may_pad
+from ._frameworks import explain, framework_of, leaves_elements, may_pad, with_frequencies
 from ._groups import Array, HeadNorm, Layout, MlaCacheType, PagedKv, PageTable, PastTable, QueryScale, Rope, Rounding, Tail, TokenPlaces
 from ._groups import flat, flat_places
 
@@ -187,7 +187,7 @@ def attention_prologue(
         channels, other strides free. Any of them may be None. Or qkv: [num_tokens, (num_q_heads + num_kv_heads) * head_dim +
         num_kv_heads * v_head_dim], with these numbers; with v_from_k it has no columns of V, which is then taken from K (as with v=k).
     cache: where K and V go; None: only to k_out and v_out. Two tokens must not share a slot.
-    rope: from cos and sin, cos_sin or inv_freq. None: no rotation.
+    rope: from cos and sin, cos_sin, inv_freq or theta. None: no rotation.
     places: positions and slots. None: no positions (all 0) and no slots, for calls that need neither.
     q_rope, k_rope: the rotated channels, if they are apart; k_rope may have one head for all (DeepSeek).
     q_bias, k_bias, v_bias: [heads * head_dim] or [heads, head_dim] in the dtype of q.
@@ -205,6 +205,8 @@ def attention_prologue(
     if first is None:
         raise TypeError("q, k, v and qkv are all None: one of them must be given")
     framework = framework_of(first)
+    if isinstance(rope, Rope) and rope.theta is not None:
+        rope = with_frequencies(rope, first)
     if q_out is None and q8_out is None:
         padded = may_pad(places)
         new = framework.zeros if padded else framework.empty
@@ -285,6 +287,8 @@ def mla_prologue(
     if first is None:
         raise TypeError("kv_c, k_pe and q_pe are all None: one of them must be given")
     framework = framework_of(first)
+    if isinstance(rope, Rope) and rope.theta is not None:
+        rope = with_frequencies(rope, first)
     if q_pe is not None and q_pe_out is None:
         q_pe_out = (framework.empty if positions is None else framework.zeros)(q_pe, tuple(q_pe.shape))
     arguments = (
@@ -410,6 +414,8 @@ def attention_layer(
     workspace: on CUDA; None: from torch's allocator. The others: as in attention_prologue and paged_attention.
     """
     framework = framework_of(hidden_states)
+    if isinstance(rope, Rope) and rope.theta is not None:
+        rope = with_frequencies(rope, hidden_states)
     clears = out is None
     if out is None:
         out = framework.empty_like(hidden_states)

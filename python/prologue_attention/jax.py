@@ -127,6 +127,10 @@ def attention_prologue(
 ) -> Tuple[jax.Array, PagedKv]:
     """prologue_attention.attention_prologue. Returns q and the cache with K and V written. On a GPU a rope with a table needs past_table "zero"
     or "identity"."""
+    if rope is not None and rope.theta is not None and rope.rotary_dim is not None:
+        width = rope.rotary_dim // rope.num_blocks
+        inv_freq = jnp.asarray([rope.theta ** (-2.0 * column / width) for column in range(width // 2)], jnp.float32)
+        rope = rope._replace(theta=None, inv_freq=inv_freq)
     q_out = (jnp.zeros if may_pad(places) else jax.ShapeDtypeStruct)(q.shape, q.dtype)
     arguments = ATTENTION_PROLOGUE.arguments(
         q=q, k=k, v=v, v_from_k=False, q_out=q_out, cache=cache, q_bias=q_bias, k_bias=k_bias, v_bias=v_bias, q_norm=q_norm, k_norm=k_norm,

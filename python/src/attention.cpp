@@ -30,7 +30,7 @@ Array read_prologue_steps(Arguments& arguments, AttentionPrologueParams& params)
   params.q_norm = read_head_norm(arguments, "q_norm", params.num_q_heads, params.head_dim);
   params.k_norm = read_head_norm(arguments, "k_norm", params.num_kv_heads, params.head_dim);
   params.v_norm = read_head_norm(arguments, "v_norm", params.num_kv_heads, v_head_dim(params));
-  params.rope = read_rope(arguments, 1, params.num_tokens, RopeSources::of_prologues);
+  params.rope = read_rope(arguments, 1, params.num_tokens, params.head_dim, RopeSources::of_prologues);
   params.places = read_token_places(arguments, params.num_tokens, params.rope.num_axes);
   params.hadamard_block = arguments.integer("hadamard_block");
   params.q_scale = read_query_scale(arguments);

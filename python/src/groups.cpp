@@ -54,7 +54,7 @@ RopeColumns columns_of(const Array& array, bool per_token, int64_t batch, int64_
 
 }  // namespace
 
-Rope read_rope(Arguments& operation, int64_t batch, int64_t seq_len, RopeSources allowed) {
+Rope read_rope(Arguments& operation, int64_t batch, int64_t seq_len, int64_t head_dim, RopeSources allowed) {
   Rope rope;
   Arguments arguments(operation, "rope");
   if (!arguments) return rope;
@@ -89,9 +89,10 @@ Rope read_rope(Arguments& operation, int64_t batch, int64_t seq_len, RopeSources
   if (static_cast<bool>(cos) != static_cast<bool>(sin)) fail_value("rope: only one of cos and sin is given");
   if (allowed == RopeSources::of_prologues) {
     if (has_theta || angles) {
-      fail("NotImplementedError",
-           str_cat("rope: ", has_theta ? "theta" : "angles",
-                   " is given, which only rotary takes: give cos and sin, cos_sin, or inv_freq in float32"));
+      fail("NotImplementedError", str_cat("rope: ",
+                                          has_theta ? "theta is given, which only rotary takes without rotary_dim"
+                                                    : "angles is given, which only rotary takes",
+                                          ": give cos and sin, cos_sin, or inv_freq in float32"));
     }
     if (inv_freq && inv_freq.dtype() != DType::f32) {
       fail("NotImplementedError",
@@ -108,7 +109,8 @@ Rope read_rope(Arguments& operation, int64_t batch, int64_t seq_len, RopeSources
   const auto set_width = [&](const Array& array, int64_t num_columns) {
     rope.width = given_width;
     if (rope.rotary_dim == 0) {
-      if (rope.width == RopeWidth::unset) rope.width = RopeWidth::half;
+      const bool too_wide = num_columns * rope.num_blocks * 2 > head_dim && num_columns * rope.num_blocks <= head_dim;
+      if (rope.width == RopeWidth::unset) rope.width = too_wide ? RopeWidth::full : RopeWidth::half;
       rope.rotary_dim = num_columns * rope.num_blocks * (rope.width == RopeWidth::half ? 2 : 1);
       return;
     }
@@ -167,6 +169,15 @@ Rope read_rope(Arguments& operation, int64_t batch, int64_t seq_len, RopeSources
                    rope.num_blocks, " it must have ", rope.rotary_dim / rope.num_blocks / 2);
       }
     }
+  }
+  if (allowed == RopeSources::of_prologues && rope.width == RopeWidth::full && (cos || cos_sin)) {
+    const bool neox = rope.style == RopeStyle::neox;
+    const int64_t pairs = rope.rotary_dim / rope.num_blocks / 2;
+    fail("NotImplementedError",
+         str_cat("rope: ", cos ? "cos" : "cos_sin", " has a column for each of ", 2 * pairs,
+                 " channels, which only rotary takes: if ", neox ? "both halves are" : "both columns of a pair are",
+                 " the same, as Hugging Face has them, give cos[..., ", neox ? str_cat(":", pairs) : std::string("::2"),
+                 "] and the same of sin"));
   }
   if (pair_axis) {
     pair_axis.require_rank(1, 1).require_size(0, rope.rotary_dim / 2, "one for each pair").require_dense();

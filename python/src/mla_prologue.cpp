@@ -94,8 +94,7 @@ tvm::ffi::Any run_mla_prologue(Arguments& arguments) {
   }
   read_cache(arguments, params);
   params.kv_c_norm = read_head_norm(arguments, "norm", 1, params.kv_lora_rank);
-  params.k_pe_norm = read_head_norm(arguments, "k_pe_norm", 1, params.qk_rope_head_dim);
-  params.rope = read_rope(arguments, 1, params.num_tokens, RopeSources::of_prologues);
+  params.rope = read_rope(arguments, 1, params.num_tokens, params.qk_rope_head_dim, RopeSources::of_prologues);
   if (const Array positions = arguments.optional_array("positions"); positions) {
     positions.require_rank(1, 1).require_size(0, params.num_tokens, "one for each token");
     params.positions = index_view_of(positions);

@@ -117,7 +117,7 @@ tvm::ffi::Any run_rotary(Arguments& arguments) {
     }
   }
   const int64_t num_tokens = params.batch * params.seq_len;
-  params.rope = read_rope(arguments, params.batch, params.seq_len, RopeSources::all);
+  params.rope = read_rope(arguments, params.batch, params.seq_len, params.head_dim, RopeSources::all);
   read_positions(arguments, params);
   const Array faults = arguments.optional_array("faults");
   params.token_faults = token_faults_of(arguments.optional_array("token_faults"), num_tokens);

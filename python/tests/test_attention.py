@@ -249,7 +249,7 @@ def test_inv_freq_needs_no_bound(rng, step):
     with pytest.raises(IndexError, match="position out of range at token 2"):
         prologue.attention_prologue(step["q"], rope=Rope(inv_freq=inv_freq), places=TokenPlaces(positions))
     for rope, message in (
-        (Rope(theta=1e4, rotary_dim=DIM), "theta is given, which only rotary takes: give cos and sin, cos_sin, or inv_freq in float32"),
+        (Rope(theta=1e4), "theta is given, which only rotary takes without rotary_dim"),
         (Rope(angles=np.zeros((9, 8), np.float32)), "angles is given, which only rotary takes"),
         (Rope(inv_freq=inv_freq.astype(np.float64)), "inv_freq is float64, which only rotary takes: it must be float32"),
     ):

@@ -105,8 +105,6 @@ def test_inv_freq_needs_no_bound(step):
     step["positions"][3] = 2**20 - 1
     got = prologue.mla_prologue(q_pe=step["q_pe"], rope=Rope("interleaved", inv_freq=inv_freq), positions=step["positions"])
     close(got, oracle.rotate(step["q_pe"], step["positions"], inv_freq.astype(np.float64), "interleaved"))
-    with pytest.raises(NotImplementedError, match="theta is given, which only rotary takes"):
-        prologue.mla_prologue(q_pe=step["q_pe"], rope=Rope("interleaved", theta=1e4, rotary_dim=DIM), positions=step["positions"])
 
 
 def test_faults(step):
