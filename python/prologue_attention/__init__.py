@@ -19,6 +19,7 @@ from ._operations import (
     rotary,
     set_num_threads,
 )
+from ._plan import Plan
 from ._rope_table import rope_cos_sin
 
 __version__ = "0.1.0"
@@ -28,6 +29,7 @@ __all__ = [
     "HeadNorm",
     "PagedKv",
     "PageTable",
+    "Plan",
     "QueryScale",
     "Rope",
     "TokenPlaces",

@@ -32,4 +32,5 @@ ROPE_COS_SIN = (
     "sequence_length", "max_position", "precision",
 )  # fmt: skip
 rope_cos_sin = function("rope_cos_sin", *ROPE_COS_SIN)
+make_plan = _module.make_plan
 jax = _module.jax

@@ -98,6 +98,14 @@ class Framework:
             explain(operation, arguments, error)
             raise
 
+    def exported(self, array: Any, written: Dict[str, Any]) -> Any:
+        """What DLPack takes of an array. written: the arrays that the call writes, by name."""
+        return array
+
+    def run_plan(self, run: Callable[..., Any], arrays: Tuple[Any, ...]) -> None:
+        """Calls a plan on the caller's stream."""
+        run(*arrays)
+
     def from_host(self, like: Any, tensor: Any) -> Any:
         """A tensor of the extension on the CPU as an array beside `like`."""
         raise self._unknown(like)
@@ -153,6 +161,18 @@ class _NumPy(Framework):
                     raise ValueError(f"{what} is read-only: the call writes it")
             array = self.numpy.asarray(_Writable(array))
         return _extension.reinterpret(tvm_ffi.from_dlpack(array), name) if name in _NARROW else array
+
+    def exported(self, array: Any, written: Dict[str, Any]) -> Any:
+        return self._exported(array, written)
+
+    def run_plan(self, run: Callable[..., Any], arrays: Tuple[Any, ...]) -> None:
+        try:
+            run(*arrays)
+        except (BufferError, TypeError):  # of NumPy, before anything has run
+            if all([self._exports(array) for array in arrays]):
+                raise
+            written = {f"argument {i} of the plan": array for i, array in enumerate(arrays)}
+            run(*[self._exported(array, written) for array in arrays])
 
     def call(self, operation: Operation, arguments: Tuple[Any, ...]) -> None:
         try:
@@ -214,6 +234,15 @@ class _CuPy(_NumPy):
         first = next(value for value in arguments if isinstance(value, self.cupy.ndarray))
         with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", first.device.id), self.cupy.cuda.get_current_stream(first.device.id).ptr):
             super(_NumPy, self).call(operation, arguments)
+
+
+    def exported(self, array: Any, written: Dict[str, Any]) -> Any:
+        return array
+
+    def run_plan(self, run: Callable[..., Any], arrays: Tuple[Any, ...]) -> None:
+        first = arrays[0]
+        with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", first.device.id), self.cupy.cuda.get_current_stream(first.device.id).ptr):
+            run(*arrays)
 
 
 class _Jax(Framework):

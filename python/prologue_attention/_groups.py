@@ -48,7 +48,7 @@ class Rope(NamedTuple):
     inv_freq: [w / 2] float32, for rotary also float64; angle = position * inv_freq[column].
     theta: angle = position * theta ** (-2 * column / w). The power is a float64 in rotary, a float32 in the other operations.
     width: "half": one column for each pair; "full": one for each channel (Hugging Face's cos and sin). None: what rotary_dim and the
-        columns say; if there is no rotary_dim either, "full" if heads have fewer pairs than there are columns, else "half".
+        columns say; if there is no rotary_dim either, "full" for cos and sin with more columns than a head has pairs, else "half".
     per_token: row = token, not position. Then cos, sin, cos_sin or angles may also be [batch, seq_len, columns].
     attention_factor: multiplies cos and sin.
     inverse: the inverse rotation (-sin). inverse_by_own_sine: for width "full", each channel's own sine, as Paddle's gradient.

@@ -7,7 +7,7 @@ all other values in three lists, in the order of the arguments in _arguments.py.
 """
 
 import sys
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, get_args
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, get_args
 
 import torch
 
@@ -398,6 +398,9 @@ class _Torch(Framework):
             explain(operation, arguments, error)
             if not _explain_tensors(operation, arguments, error):
                 raise
+
+    def exported(self, array: Any, written: Dict[str, Any]) -> Any:
+        return array.detach() if isinstance(array, torch.Tensor) else array
 
     def from_host(self, like: Any, tensor: Any) -> Any:
         return torch.from_dlpack(tensor).to(like.device)

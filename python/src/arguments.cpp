@@ -360,17 +360,17 @@ void set_num_threads(int64_t count) {
   g_num_threads = static_cast<int32_t>(count);
 }
 
-Call::Call(const Arguments& arguments, const Array& faults) {
-  arguments.require_all_read();
-  if (faults) {
-    if (!faults.has_shape({2}) || (faults.dtype() != DType::int64 && faults.dtype() != DType::uint64)) {
-      fail_value("faults is ", dtype_name(faults.dtype()), " ", faults.shape_text(), ": it must be two int64, zeros at first");
-    }
-    faults_ = static_cast<FaultRecord*>(faults.require_dense().data());
+FaultRecord* fault_record_of(const Array& faults) {
+  if (!faults) return nullptr;
+  if (!faults.has_shape({2}) || (faults.dtype() != DType::int64 && faults.dtype() != DType::uint64)) {
+    fail_value("faults is ", dtype_name(faults.dtype()), " ", faults.shape_text(), ": it must be two int64, zeros at first");
   }
-  if (arguments.on_cuda()) {
+  return static_cast<FaultRecord*>(faults.require_dense().data());
+}
+
+Call::Call(DLDevice device, FaultRecord* faults) : faults_(faults) {
+  if (device.device_type == kDLCUDA) {
     execution_.device = Device::cuda;
-    const DLDevice device = arguments.device();
     execution_.stream = static_cast<CUstream_st*>(TVMFFIEnvGetStream(device.device_type, device.device_id));
 #if PROLOGUE_HAS_CUDA
     int current = 0;
@@ -402,14 +402,14 @@ void Call::finish(const Status& status, PastTable past_table) const {
                              fault.count == 1 ? " token was" : " tokens were", " skipped, the others are done"));
 }
 
-Scratch::Scratch(const Arguments& arguments, const Array& given, int64_t bytes) : bytes_(bytes) {
+Scratch::Scratch(DLDevice device, const Array& given, int64_t bytes) : bytes_(bytes) {
   if (given) {
     data_ = given.require_dense().data();
     bytes_ = given.num_elements() * dtype_size(given.dtype());
     return;
   }
   if (bytes == 0) return;
-  if (!arguments.on_cuda()) {
+  if (device.device_type != kDLCUDA) {
     auto buffer = Buffer::allocate(Device::cpu, bytes);
     check(buffer.status());
     buffer_ = std::move(buffer).value();
@@ -420,7 +420,7 @@ Scratch::Scratch(const Arguments& arguments, const Array& given, int64_t bytes) 
     fail_value("workspace is None, and the arrays' framework has no allocator for it: give ", bytes, " bytes");
   }
   const int64_t shape[1] = {bytes};
-  tensor_ = tvm::ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, {shape, 1}, {kDLUInt, 8, 1}, arguments.device());
+  tensor_ = tvm::ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, {shape, 1}, {kDLUInt, 8, 1}, device);
   data_ = tensor_.data_ptr();
 }
 

@@ -141,7 +141,7 @@ class Arguments {
   DType dtype(Name name);  // None: unset
   const TVMFFIAny& raw(Name name) { return take(name); }
 
-  // Throws if a declared name was not read. Of an operation, Call does it.
+  // Throws if a declared name was not read.
   void require_all_read() const;
 
   // That of all arrays so far, also those of groups.
@@ -167,8 +167,8 @@ class Arguments {
 // Where a call runs, and where its faults go. On CUDA: the caller's stream and device, for the lifetime of this object.
 class Call {
  public:
-  // `faults`: [2] int64, the caller's record, or null. Without it the CPU has a record of its own, and run() throws what is in it.
-  Call(const Arguments& arguments, const Array& faults);
+  // `faults`: the caller's record, or null. Without it the CPU has a record of its own, and finish() throws what is in it.
+  Call(DLDevice device, FaultRecord* faults);
   ~Call();
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
@@ -186,6 +186,9 @@ class Call {
   int previous_device_ = -1;
 };
 
+// The caller's record of faults, [2] int64, or null.
+FaultRecord* fault_record_of(const Array& faults);
+
 // Threads of an operation on the CPU.
 int32_t num_threads();
 void set_num_threads(int64_t count);
@@ -193,7 +196,7 @@ void set_num_threads(int64_t count);
 // Scratch memory for one call: from the caller's framework on CUDA (in stream order, so a captured graph may use it), else a Buffer.
 class Scratch {
  public:
-  Scratch(const Arguments& arguments, const Array& given, int64_t bytes);
+  Scratch(DLDevice device, const Array& given, int64_t bytes);
   void* data() const { return data_; }
   int64_t size_bytes() const { return bytes_; }
   void clear(const Execution& execution, int64_t begin, int64_t bytes) const;  // zeros, in stream order

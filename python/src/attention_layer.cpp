@@ -4,28 +4,11 @@
 #include <memory>
 #include <utility>
 
-#if PROLOGUE_HAS_CUDA
-#include <cuda_runtime_api.h>
-#endif
-
 #include "attention.h"
+#include "uncaptured.h"
 
 namespace prologue::python {
 namespace {
-
-#if PROLOGUE_HAS_CUDA
-// In its lifetime this thread may make CUDA calls that another stream's capture forbids, such as those of a library that is loaded.
-class Uncaptured {
- public:
-  Uncaptured() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
-  ~Uncaptured() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
-  Uncaptured(const Uncaptured&) = delete;
-  Uncaptured& operator=(const Uncaptured&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
-#endif
 
 // One for each thread and device, made when first needed. It has no memory on the device: a captured graph may be replayed after this
 // thread has ended, and beside other graphs.
@@ -34,9 +17,7 @@ GemmContext& gemm_context(const Arguments& arguments, const Execution& execution
   const DLDevice device = arguments.device();
   auto& context = contexts[{device.device_type, device.device_id}];
   if (context == nullptr) {
-#if PROLOGUE_HAS_CUDA
     const Uncaptured uncaptured;
-#endif
     auto made = GemmContext::create_without_workspace(execution.device);
     check(made.status());
     context = std::move(made).value();
@@ -100,13 +81,14 @@ tvm::ffi::Any run_attention_layer(Arguments& arguments) {
     seq_lens.require_rank(1, 1).require_size(0, prologue.places.num_seqs, "one for each sequence").require_dense();
     attention.seq_lens = seq_lens.as<const int32_t>(DType::int32);
   }
-  Call call(arguments, faults);
+  arguments.require_all_read();
+  Call call(arguments.device(), fault_record_of(faults));
   prologue.faults = call.faults();
   auto bytes = attention_layer_workspace_bytes(params, call.execution().device);
   check(bytes.status());
   // On CUDA the GEMMs' workspace is in front.
   const int64_t gemm_bytes = arguments.on_cuda() ? kGemmWorkspaceBytes : 0;
-  const Scratch scratch(arguments, workspace, gemm_bytes + *bytes);
+  const Scratch scratch(arguments.device(), workspace, gemm_bytes + *bytes);
   if (scratch.size_bytes() < gemm_bytes + *bytes) {
     fail_value("workspace has ", scratch.size_bytes(), " bytes: it must have ", gemm_bytes + *bytes);
   }

@@ -1,12 +1,26 @@
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 
 #include "attention.h"
+#include "plans.h"
 
 namespace prologue::python {
 namespace {
 
-tvm::ffi::Any run_attention_prologue(Arguments& arguments) {
-  AttentionPrologueParams params;
+struct PrologueCall {
+  using Params = AttentionPrologueParams;
+  static void read(Arguments& arguments, AttentionPrologueParams& params);
+  // May compile a kernel.
+  static Result<AttentionProloguePlan> plan(const AttentionPrologueParams& params, const Execution& execution) {
+    return AttentionProloguePlan::create(params, params.num_tokens, execution);
+  }
+  static bool is_empty(const AttentionPrologueParams& params) { return params.num_tokens == 0; }
+  static Status run(const AttentionPrologueParams& params, const Execution& execution) {
+    return attention_prologue(params, execution);
+  }
+  static PastTable past_table(const AttentionPrologueParams& params) { return params.rope.past_table; }
+};
+
+void PrologueCall::read(Arguments& arguments, AttentionPrologueParams& params) {
   const Array q = arguments.optional_array("q"), k = arguments.optional_array("k"), v = arguments.optional_array("v");
   const Array q_rope = arguments.optional_array("q_rope"), k_rope = arguments.optional_array("k_rope");
   const Array qkv = arguments.optional_array("qkv");
@@ -89,13 +103,11 @@ tvm::ffi::Any run_attention_prologue(Arguments& arguments) {
   if (qkv && params.num_tokens == 1) {  // in place: the stride between tokens, of which there is one, must be that of qkv
     for (MutableHeadsView* out : {&params.q_out, &params.k_out, &params.v_out}) out->token_stride = qkv.stride(0);
   }
-  Call call(arguments, faults);
-  params.faults = call.faults();
-  call.finish(attention_prologue(params, call.execution()), params.rope.past_table);
-  return {};
+  params.faults = fault_record_of(faults);
+  arguments.require_all_read();
 }
 
 }  // namespace
 }  // namespace prologue::python
 
-PROLOGUE_PYTHON_FUNCTION(attention_prologue, prologue::python::run_attention_prologue)
+PROLOGUE_PLANNED_FUNCTION(attention_prologue, prologue::python::PrologueCall)

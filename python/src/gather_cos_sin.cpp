@@ -32,7 +32,8 @@ tvm::ffi::Any run_gather_cos_sin(Arguments& arguments) {
   out.require_rank(2, 2).require_size(0, params.num_tokens, "one row for each token");
   out.require_size(1, params.rotary_dim, "as cos_sin").require_dense();
   params.out = out.as<float>(DType::f32);
-  const Call call(arguments, {});
+  arguments.require_all_read();
+  const Call call(arguments.device(), nullptr);
   call.finish(gather_cos_sin(params, call.execution()));
   return {};
 }

@@ -109,7 +109,7 @@ Rope read_rope(Arguments& operation, int64_t batch, int64_t seq_len, int64_t hea
   const auto set_width = [&](const Array& array, int64_t num_columns) {
     rope.width = given_width;
     if (rope.rotary_dim == 0) {
-      const bool too_wide = num_columns * rope.num_blocks * 2 > head_dim && num_columns * rope.num_blocks <= head_dim;
+      const bool too_wide = cos && num_columns * rope.num_blocks * 2 > head_dim && num_columns * rope.num_blocks <= head_dim;
       if (rope.width == RopeWidth::unset) rope.width = too_wide ? RopeWidth::full : RopeWidth::half;
       rope.rotary_dim = num_columns * rope.num_blocks * (rope.width == RopeWidth::half ? 2 : 1);
       return;

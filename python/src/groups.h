@@ -18,8 +18,8 @@ uint8_t* token_faults_of(const Array& array, int64_t num_tokens);
 
 // Which sources of cos and sin an operation takes: the prologues take tables, and inv_freq in float32 for positions below 2^20.
 enum class RopeSources { all, of_prologues };
-// `batch` and `seq_len` are the tokens of the call: they say what rows for each token must look like. Without rotary_dim and width, a source
-// with more columns than head_dim has pairs is one with a column for each channel (Hugging Face's cos and sin).
+// `batch` and `seq_len` are the tokens of the call: they say what rows for each token must look like. Without rotary_dim and width, cos and
+// sin with more columns than head_dim has pairs have one for each channel, as Hugging Face's have.
 Rope read_rope(Arguments& arguments, int64_t batch, int64_t seq_len, int64_t head_dim, RopeSources sources);
 HeadNorm read_head_norm(Arguments& arguments, Name name, int64_t num_heads, int64_t head_dim);
 PageTable read_page_table(Arguments& arguments, int64_t num_seqs);

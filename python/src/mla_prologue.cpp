@@ -1,6 +1,7 @@
 #include <prologue/kernels/mla_prologue/mla_prologue.h>
 
 #include "groups.h"
+#include "plans.h"
 
 namespace prologue::python {
 namespace {
@@ -69,8 +70,16 @@ void read_cache(Arguments& arguments, MlaPrologueParams& params) {
   part(rope, params.qk_rope_head_dim, params.cache.rope);
 }
 
-tvm::ffi::Any run_mla_prologue(Arguments& arguments) {
-  MlaPrologueParams params;
+struct MlaCall {
+  using Params = MlaPrologueParams;
+  static void read(Arguments& arguments, MlaPrologueParams& params);
+  static Result<Unplanned<MlaCall>> plan(const MlaPrologueParams&, const Execution&) { return Unplanned<MlaCall>(); }
+  static bool is_empty(const MlaPrologueParams& params) { return params.num_tokens == 0; }
+  static Status run(const MlaPrologueParams& params, const Execution& execution) { return mla_prologue(params, execution); }
+  static PastTable past_table(const MlaPrologueParams& params) { return params.rope.past_table; }
+};
+
+void MlaCall::read(Arguments& arguments, MlaPrologueParams& params) {
   const Array kv_c = arguments.optional_array("kv_c"), k_pe = arguments.optional_array("k_pe");
   const Array q_pe = arguments.optional_array("q_pe");
   const Array& first = kv_c ? kv_c : k_pe ? k_pe : q_pe;
@@ -123,13 +132,11 @@ tvm::ffi::Any run_mla_prologue(Arguments& arguments) {
   }
   const Array faults = arguments.optional_array("faults");
   params.token_faults = token_faults_of(arguments.optional_array("token_faults"), params.num_tokens);
-  Call call(arguments, faults);
-  params.faults = call.faults();
-  call.finish(mla_prologue(params, call.execution()), params.rope.past_table);
-  return {};
+  params.faults = fault_record_of(faults);
+  arguments.require_all_read();
 }
 
 }  // namespace
 }  // namespace prologue::python
 
-PROLOGUE_PYTHON_FUNCTION(mla_prologue, prologue::python::run_mla_prologue)
+PROLOGUE_PLANNED_FUNCTION(mla_prologue, prologue::python::MlaCall)

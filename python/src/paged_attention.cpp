@@ -1,12 +1,27 @@
 #include <prologue/kernels/paged_attention/paged_attention.h>
 
 #include "attention.h"
+#include "plans.h"
 
 namespace prologue::python {
 namespace {
 
-tvm::ffi::Any run_paged_attention(Arguments& arguments) {
-  PagedAttentionParams params;
+struct AttentionCall {
+  using Params = PagedAttentionParams;
+  static void read(Arguments& arguments, PagedAttentionParams& params);
+  static Result<Unplanned<AttentionCall>> plan(const PagedAttentionParams&, const Execution&) {
+    return Unplanned<AttentionCall>();
+  }
+  static bool is_empty(const PagedAttentionParams& params) { return params.num_tokens == 0; }
+  static Status run(const PagedAttentionParams& params, const Execution& execution) { return paged_attention(params, execution); }
+  static PastTable past_table(const PagedAttentionParams&) { return PastTable::record; }
+  // Of the scratch memory that the caller did not give.
+  static int64_t scratch_bytes(const PagedAttentionParams& params, Device device) {
+    return params.workspace != nullptr ? 0 : paged_attention_workspace_bytes(params, device);
+  }
+};
+
+void AttentionCall::read(Arguments& arguments, PagedAttentionParams& params) {
   const Array q = arguments.array("q");
   q.require_heads();
   params.num_tokens = q.size(0), params.num_q_heads = q.size(1), params.head_dim = q.size(2);
@@ -36,16 +51,15 @@ tvm::ffi::Any run_paged_attention(Arguments& arguments) {
   }
   const Array faults = arguments.optional_array("faults");
   params.token_faults = token_faults_of(arguments.optional_array("token_faults"), params.num_tokens);
-  Call call(arguments, faults);
-  params.faults = call.faults();
-  const Scratch scratch(arguments, workspace, paged_attention_workspace_bytes(params, call.execution().device));
-  params.workspace = scratch.data();
-  params.workspace_bytes = scratch.size_bytes();
-  call.finish(paged_attention(params, call.execution()));
-  return {};
+  params.faults = fault_record_of(faults);
+  if (workspace) {
+    params.workspace = workspace.require_dense().data();
+    params.workspace_bytes = workspace.num_elements() * dtype_size(workspace.dtype());
+  }
+  arguments.require_all_read();
 }
 
 }  // namespace
 }  // namespace prologue::python
 
-PROLOGUE_PYTHON_FUNCTION(paged_attention, prologue::python::run_paged_attention)
+PROLOGUE_PLANNED_FUNCTION(paged_attention, prologue::python::AttentionCall)

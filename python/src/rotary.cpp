@@ -1,6 +1,7 @@
 #include <prologue/kernels/rotary/rotary.h>
 
 #include "groups.h"
+#include "plans.h"
 
 namespace prologue::python {
 namespace {
@@ -71,8 +72,19 @@ void read_positions(Arguments& arguments, RotaryParams& params) {
   }
 }
 
-tvm::ffi::Any run_rotary(Arguments& arguments) {
-  RotaryParams params;
+struct RotaryCall {
+  using Params = RotaryParams;
+  static void read(Arguments& arguments, RotaryParams& params);
+  // The plan is made at once: its frequencies are computed on the host.
+  static Result<RotaryPlan> plan(const RotaryParams& params, const Execution& execution) {
+    return RotaryPlan::create(params, execution);
+  }
+  static bool is_empty(const RotaryParams& params) { return params.batch * params.seq_len == 0; }
+  static Status run(const RotaryParams& params, const Execution& execution) { return rotary(params, execution); }
+  static PastTable past_table(const RotaryParams& params) { return params.rope.past_table; }
+};
+
+void RotaryCall::read(Arguments& arguments, RotaryParams& params) {
   params.num_tensors = arguments.num_groups("tensors");
   if (params.num_tensors < 1 || params.num_tensors > 4) {
     fail_value("rotary takes 1 to 4 tensors: there are ", params.num_tensors);
@@ -121,13 +133,11 @@ tvm::ffi::Any run_rotary(Arguments& arguments) {
   read_positions(arguments, params);
   const Array faults = arguments.optional_array("faults");
   params.token_faults = token_faults_of(arguments.optional_array("token_faults"), num_tokens);
-  Call call(arguments, faults);
-  params.faults = call.faults();
-  call.finish(rotary(params, call.execution()), params.rope.past_table);
-  return {};
+  params.faults = fault_record_of(faults);
+  arguments.require_all_read();
 }
 
 }  // namespace
 }  // namespace prologue::python
 
-PROLOGUE_PYTHON_FUNCTION(rotary, prologue::python::run_rotary)
+PROLOGUE_PLANNED_FUNCTION(rotary, prologue::python::RotaryCall)

@@ -23,7 +23,6 @@ ROPES = {
     "inv_freq": Rope(inv_freq=FREQUENCIES.astype(np.float32)),
     "cos and sin": Rope(cos=COS, sin=SIN),
     "a column for each channel": Rope(cos=twice(COS), sin=twice(SIN)),
-    "both in one table": Rope(cos_sin=np.concatenate([twice(COS), twice(SIN)], 1)),
 }
 
 
@@ -61,7 +60,7 @@ def attention_layer(rope, to=same):
 CALLS = [rotary, attention_prologue, mla_prologue, attention_layer]
 
 
-FULL = ("a column for each channel", "both in one table")  # only rotary takes these
+FULL = ("a column for each channel",)  # only rotary takes it
 CASES = [(call, name) for call in CALLS for name in ROPES if call is rotary or name not in FULL]
 
 
@@ -73,12 +72,12 @@ def test_every_operation_takes_every_source(call, name):
 
 @pytest.mark.parametrize("call", CALLS[1:])
 def test_what_to_give_for_a_column_for_each_channel(call):
-    table, columns = ROPES["both in one table"], ROPES["a column for each channel"]
+    columns = ROPES["a column for each channel"]
     message = r"rope: cos has a column for each of 16 channels, which only rotary takes: if both halves are the same, as Hugging Face has "
     with pytest.raises(NotImplementedError, match=message + r"them, give cos\[..., :8\] and the same of sin"):
         call(columns)
     with pytest.raises(NotImplementedError, match=r"if both columns of a pair are the same, .* give cos\[..., ::2\]"):
-        call(table._replace(style="interleaved"))
+        call(columns._replace(style="interleaved"))
     np.testing.assert_array_equal(call(Rope(cos=columns.cos[..., :8], sin=columns.sin[..., :8])), call(ROPES["cos and sin"]))
 
 
