@@ -274,7 +274,7 @@ def with_frequencies(rope: Optional[Rope], like: Any) -> Optional[Rope]:
         return rope
     framework = framework_of(like)
     width = rope.rotary_dim // rope.num_blocks
-    compiling = framework.dispatcher is not None and framework.dispatcher.needed()
+    compiling = framework.dispatcher is not None and framework.dispatcher.needed(())
     where = (framework, None if compiling else str(getattr(like, "device", "")), rope.theta, width)
     found = None if compiling else _FREQUENCIES.get(where)
     if found is None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 A = TypeVar("A", bound=Array)
 Out = TypeVar("Out", bound=Array)
 
+_NO_NORMS = (None, None, None)
+
 
 @overload
 def rotary(x: A, /, *, rope: Rope, out: Union[None, A, Sequence[A]] = ..., **options: Unpack[RotaryOptions]) -> A: ...
@@ -71,30 +73,35 @@ def rotary(
     if not x:
         raise TypeError("rotary takes 1 to 4 arrays: there are 0")
     framework = framework_of(x[0])
-    options = (layout, tail, *flat(rope), positions, offset, offsets, cu_seqlens, max_seqlen, faults, token_faults)
-    if out is not None and not isinstance(out, (tuple, list)):
-        out = (out,)
-    if out is not None and (inplace or len(out) != len(x)):
-        raise ValueError(f"out has {len(out)} arrays for {len(x)}" if not inplace else "out and inplace are both given")
+    options = (layout, tail) + flat(rope) + (positions, offset, offsets, cu_seqlens, max_seqlen, faults, token_faults)
+    if out is not None:
+        if not isinstance(out, (tuple, list)):
+            out = (out,)
+        if inplace or len(out) != len(x):
+            raise ValueError(f"out has {len(out)} arrays for {len(x)}" if not inplace else "out and inplace are both given")
     if rotate is not None and len(rotate) != len(x):
         raise ValueError(f"rotate has {len(rotate)} elements for {len(x)} arrays")
-    if framework.dispatcher is not None and framework.dispatcher.needed(*x):
+    if framework.dispatcher is not None and framework.dispatcher.needed(x):
         return framework.dispatcher.rotary(x, x if inplace else out, rotate, options)
     if inplace:
         out = x
+        if rotate is None and len(x) <= 2:  # the most frequent calls, without a loop
+            tensors = (1, x[0], None, True) if len(x) == 1 else (2, x[0], None, True, x[1], None, True)
+            framework.call(ROTARY, tensors + options)
+            return x[0] if len(x) == 1 else x
     elif out is None:
         new = framework.zeros_like if leaves_elements(tail, positions, cu_seqlens) else framework.empty_like
-        if len(x) == 1 and rotate is None:  # the shortest way for the most frequent call
+        if len(x) == 1 and rotate is None:
             result = new(x[0])
-            framework.call(ROTARY, (1, x[0], result, True, *options))
+            framework.call(ROTARY, (1, x[0], result, True) + options)
             return result
         if any([framework_of(one) is not framework for one in x]):
             explain(ROTARY, (len(x), *[value for one in x for value in (one, None, True)], *options))
         out = tuple([new(one) for one in x])
-    tensors: List[Any] = []
+    values: List[Any] = [len(x)]
     for i, one in enumerate(x):
-        tensors += (one, None if out[i] is one else out[i], True if rotate is None else bool(rotate[i]))
-    framework.call(ROTARY, (len(x), *tensors, *options))
+        values += (one, None if out[i] is one else out[i], True if rotate is None else bool(rotate[i]))
+    framework.call(ROTARY, (*values, *options))
     return out[0] if len(x) == 1 else tuple(out)
 
 
@@ -121,7 +128,7 @@ def gather_cos_sin(
     if out is None and len(cos_sin.shape) == 2:
         out = framework.empty(cos_sin, (positions.shape[-1], cos_sin.shape[1]), "float32")
     arguments = (cos_sin, positions, pair_axis, past_table, out)
-    if framework.dispatcher is not None and framework.dispatcher.needed():
+    if framework.dispatcher is not None and framework.dispatcher.needed(()):
         framework.dispatcher.gather_cos_sin(arguments)
     else:
         framework.call(GATHER_COS_SIN, arguments)
@@ -217,12 +224,13 @@ def attention_prologue(
             q_out = framework.zeros_like(q) if padded else framework.empty_like(q)
         elif qkv is not None and num_q_heads and head_dim and len(qkv.shape) == 2:
             q_out = new(qkv, (qkv.shape[0], num_q_heads, head_dim))
+    norms = _NO_NORMS if q_norm is k_norm is v_norm is None else (*flat(q_norm), *flat(k_norm), *flat(v_norm))
     arguments = (
-        q, k, v, q_rope, k_rope, qkv, num_q_heads, num_kv_heads, head_dim, v_head_dim, v_from_k, q_out, q8_out, q8_scale,
-        *flat(cache), q_bias, k_bias, v_bias, *flat(q_norm), *flat(k_norm), *flat(v_norm), *flat(rope), *flat_places(places),
-        hadamard_block, *flat(q_scale), k_constant, v_constant, rounding, k_out, v_out, faults, token_faults,
+        q, k, v, q_rope, k_rope, qkv, num_q_heads, num_kv_heads, head_dim, v_head_dim, q_out, q8_out, q8_scale,
+        *flat(cache), q_bias, k_bias, v_bias, *norms, *flat(rope), *flat_places(places), hadamard_block, *flat(q_scale), rounding, k_out,
+        v_out, faults, token_faults,
     )  # fmt: skip
-    if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients(first, k, v):
+    if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients((first, k, v)):
         framework.dispatcher.attention_prologue(arguments)
     else:
         framework.call(ATTENTION_PROLOGUE, arguments)
@@ -295,7 +303,7 @@ def mla_prologue(
         kv_c, k_pe, q_pe, kv_cache, ckv_cache, kpe_cache, cache_type, cache_scale, *flat(norm), *flat(k_pe_norm), *flat(rope), positions,
         slot_mapping, q_pe_out, kv_c_out, k_pe_out, faults, token_faults,
     )  # fmt: skip
-    if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients(kv_c, k_pe, q_pe):
+    if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients((kv_c, k_pe, q_pe)):
         framework.dispatcher.mla_prologue(arguments)
     else:
         framework.call(MLA_PROLOGUE, arguments)
@@ -354,7 +362,7 @@ def paged_attention(
         q, out, *flat(cache), cu_seqlens_q, seq_lens, *flat(page_table), scale, soft_cap, window, chunk, ring_size, sinks, max_seqlen_q,
         max_seq_len, num_decode_seqs, batch_invariant, workspace, counters, faults, token_faults,
     )  # fmt: skip
-    if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients(q):
+    if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients((q,)):
         framework.dispatcher.paged_attention(arguments)
     else:
         framework.call(PAGED_ATTENTION, arguments)
@@ -425,7 +433,7 @@ def attention_layer(
         hadamard_block, *flat(q_scale), k_constant, v_constant, rounding, k_out, v_out, faults, token_faults, scale, soft_cap, window, chunk,
         ring_size, sinks, max_seqlen_q, max_seq_len, num_decode_seqs, batch_invariant, seq_lens, workspace, clears,
     )  # fmt: skip
-    if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients(hidden_states, qkv_weight, output_weight):
+    if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients((hidden_states, qkv_weight, output_weight)):
         framework.dispatcher.attention_layer(arguments)
     else:
         framework.call(ATTENTION_LAYER, arguments)

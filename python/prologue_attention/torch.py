@@ -281,7 +281,7 @@ _LIBRARY = _register()
 
 class _Dispatcher:
     @staticmethod
-    def needed(*x: Any) -> bool:
+    def needed(x: Sequence[Any]) -> bool:
         """Whether a call must go through torch's dispatcher. x: tensors that may need gradients."""
         if _is_compiling():
             return True
@@ -292,11 +292,11 @@ class _Dispatcher:
         return False
 
     @staticmethod
-    def needed_without_gradients(*x: Any) -> bool:
+    def needed_without_gradients(x: Sequence[Any]) -> bool:
         """The same for an operation that has no gradients: an error if one of x needs them."""
         if torch.is_grad_enabled():
             for one in x:
-                if getattr(one, "requires_grad", False):
+                if one is not None and getattr(one, "requires_grad", False):
                     raise NotImplementedError("only rotary has gradients: call the other operations under torch.no_grad()")
         return _is_compiling()
 
