@@ -215,7 +215,7 @@ class _NumPy(Framework):
 
 class _CuPy(_NumPy):
     def __init__(self) -> None:
-        import cupy
+        import cupy  # type: ignore[import-not-found,unused-ignore]
 
         self.cupy = self.numpy = cupy
 

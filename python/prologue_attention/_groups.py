@@ -5,14 +5,13 @@ from typing import Any, Literal, NamedTuple, Optional, Protocol, Tuple
 
 
 class Array(Protocol):
-    """An array of torch, NumPy or CuPy: anything with DLPack."""
+    """An array of torch, NumPy, CuPy or JAX. It must have DLPack, which the types of JAX do not say."""
 
     @property
     def shape(self) -> Any: ...
 
-    def __dlpack__(self, *, stream: Any = ...) -> Any: ...
-
-    def __dlpack_device__(self) -> Tuple[Any, Any]: ...
+    @property
+    def dtype(self) -> Any: ...
 
 
 RopeStyle = Literal["neox", "interleaved"]

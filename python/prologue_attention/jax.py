@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple, Ty
 
 import jax
 import jax.numpy as jnp
-import jax_tvm_ffi
+import jax_tvm_ffi  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
 from . import _extension
 from ._arguments import ATTENTION_PROLOGUE, PAGED_ATTENTION, ROTARY, Operation
@@ -65,7 +65,7 @@ def _call(operation: Operation, arguments: Sequence[Any], written: Sequence[Any]
             lines.append(f"f{value!r}")
         else:
             lines.append(f"s{value}")
-    shapes = tuple(jax.ShapeDtypeStruct(value.shape, value.dtype) for value in written)
+    shapes = tuple(jax.ShapeDtypeStruct(value.shape, value.dtype) for value in written)  # type: ignore[no-untyped-call,unused-ignore]
     name = _register("cpu" if jax.default_backend() == "cpu" else "gpu")
     return tuple(jax.ffi.ffi_call(name, shapes, input_output_aliases=aliases)(*inputs, call="\n".join(lines)))
 
@@ -97,7 +97,7 @@ def rotary(
 ) -> Any:
     """prologue_attention.rotary into new arrays. On a GPU a rope with a table needs past_table "zero" or "identity"."""
     new = jnp.zeros if leaves_elements(tail, positions, cu_seqlens) else jax.ShapeDtypeStruct
-    outputs = [new(one.shape, one.dtype) for one in x]
+    outputs: List[Any] = [new(one.shape, one.dtype) for one in x]
     tensors = [value for one, out in zip(x, outputs) for value in RotaryTensor(x=one, out=out, rotate=True)]
     options: Dict[str, Any] = dict(rope=rope, positions=positions, layout=layout, tail=tail, offset=offset, offsets=offsets)
     arguments = ROTARY.arguments(**options, cu_seqlens=cu_seqlens, max_seqlen=max_seqlen)
@@ -164,10 +164,11 @@ def paged_attention(
     """prologue_attention.paged_attention. workspace_bytes: on a GPU, of the scratch memory."""
     v_dim = q.shape[2] if cache.v is None else cache.v.shape[3] * (2 if cache.v_type in ("int4", "uint4") else 1)
     out = jnp.zeros((q.shape[0], q.shape[1], v_dim), q.dtype)
-    workspace = jax.ShapeDtypeStruct((workspace_bytes,), jnp.uint8) if workspace_bytes > 0 else None
+    workspace = jax.ShapeDtypeStruct((workspace_bytes,), jnp.uint8) if workspace_bytes > 0 else None  # type: ignore[no-untyped-call,unused-ignore]
     arguments = PAGED_ATTENTION.arguments(
         q=q, out=out, cache=cache, cu_seqlens_q=cu_seqlens_q, seq_lens=seq_lens, page_table=page_table, scale=scale, soft_cap=soft_cap,
         window=window, chunk=chunk, ring_size=ring_size, sinks=sinks, max_seqlen_q=max_seqlen_q, max_seq_len=max_seq_len,
         num_decode_seqs=num_decode_seqs, batch_invariant=False, workspace=workspace,
     )  # fmt: skip
-    return _call(PAGED_ATTENTION, arguments, [out, workspace])[0]
+    result: jax.Array = _call(PAGED_ATTENTION, arguments, [out, workspace])[0]
+    return result

@@ -403,7 +403,7 @@ class _Torch(Framework):
         return array.detach() if isinstance(array, torch.Tensor) else array
 
     def from_host(self, like: Any, tensor: Any) -> Any:
-        return torch.from_dlpack(tensor).to(like.device)
+        return torch.utils.dlpack.from_dlpack(tensor).to(like.device)
 
     def array(self, like: Any, values: Any, dtype: str) -> Any:
         return torch.tensor(list(values), dtype=getattr(torch, dtype), device=like.device)

@@ -1,6 +1,6 @@
 """Calls as a user writes them, for type checkers: mypy and pyright check this file (test_types.py). It is never run."""
 
-from typing import Any, List, Optional, Sequence, Tuple, Union
+from typing import List, Optional, Sequence, Tuple, Union
 
 import prologue_attention as prologue
 from prologue_attention import HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces
@@ -11,12 +11,7 @@ class Tensor:
     """An array of some framework."""
 
     shape: Tuple[int, ...]
-
-    def __dlpack__(self, *, stream: Any = None) -> Any:
-        raise NotImplementedError
-
-    def __dlpack_device__(self) -> Tuple[int, int]:
-        raise NotImplementedError
+    dtype: str
 
 
 def calls(q: Tensor, k: Tensor, v: Tensor, table: Tensor, positions: Tensor, many: Sequence[Tensor]) -> None:
