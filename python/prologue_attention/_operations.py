@@ -85,10 +85,11 @@ def rotary(
         return framework.dispatcher.rotary(x, x if inplace else out, rotate, options)
     if inplace:
         out = x
-        if rotate is None and len(x) <= 2:  # the most frequent calls, without a loop
-            tensors = (1, x[0], None, True) if len(x) == 1 else (2, x[0], None, True, x[1], None, True)
+        count = len(x)
+        if rotate is None and count <= 2:  # the most frequent calls, without a loop
+            tensors = (1, x[0], None, True) if count == 1 else (2, x[0], None, True, x[1], None, True)
             framework.call(ROTARY, tensors + options)
-            return x[0] if len(x) == 1 else x
+            return x[0] if count == 1 else x
     elif out is None:
         new = framework.zeros_like if leaves_elements(tail, positions, cu_seqlens) else framework.empty_like
         if len(x) == 1 and rotate is None:
@@ -437,7 +438,7 @@ def attention_layer(
         framework.dispatcher.attention_layer(arguments)
     else:
         framework.call(ATTENTION_LAYER, arguments)
-    return out
+    return out  # pyright: ignore[reportReturnType]
 
 
 class Fault(NamedTuple):

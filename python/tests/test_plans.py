@@ -156,7 +156,7 @@ def test_what_differs_in_one_value_is_another_call():
         {"rope": Rope(cos_sin=TABLE.astype(np.float16))}, {"rope": Rope(cos_sin=TABLE[:, :8])}, {"rope": Rope(cos_sin=TABLE[::2])},
         {"rope": Rope(theta=1e4, rotary_dim=DIM)}, {"rope": Rope(theta=1e5, rotary_dim=DIM)}, {"positions": positions.astype(np.int32)},
         {"positions": np.array([1, 9, 5, 9, 2])[::2]}, {"positions": positions[::-1].copy()}, {"positions": None, "offset": 3}, {"positions": None, "offset": 4}, {"rotate": [False]},
-        {"layout": "hsd"}, {"positions": np.array([1, 5, -1])}, {"rope": Rope(cos_sin=TABLE[:, :8], rotary_dim=8), "tail": "zero"},
+        {"layout": "hsd"}, {"layout": "shd"}, {"rope": Rope(cos_sin=TABLE[:, :8], rotary_dim=8)}, {"positions": np.array([1, 5, -1])}, {"rope": Rope(cos_sin=TABLE[:, :8], rotary_dim=8), "tail": "zero"},
     ]  # fmt: skip
     results = []
     for _ in range(4):
@@ -168,7 +168,7 @@ def test_what_differs_in_one_value_is_another_call():
             got = prologue.rotary(x, **options)
             np.testing.assert_array_equal(got, in_a_new_thread(lambda options=options: prologue.rotary(x, **options)))
             results.append(got.tobytes())
-    assert len(set(results)) >= len(changes) - 3  # table and theta, and two dtypes of positions, have like results
+    assert len(set(results)) >= len(changes) - 5  # two dtypes of positions and two strides, for example, have like results
 
 
 def test_a_wrong_type_is_an_error_after_a_plan():
@@ -188,6 +188,16 @@ def test_arrays_that_overlap_are_an_error_after_a_plan():
         prologue.rotary(x, rope=Rope(cos_sin=TABLE), out=over)
     assert not memory.any()
     prologue.rotary(x, rope=Rope(cos_sin=TABLE), out=x)  # the same array is in place
+
+
+def test_an_array_that_is_not_aligned_is_an_error_after_a_plan():
+    memory = np.zeros(1600, np.uint8)
+    start = -memory.ctypes.data % 16
+    aligned, other = (memory[start + shift :][:384].view(np.float32).reshape(3, 2, DIM) for shift in (0, 2))
+    for _ in range(4):
+        prologue.rotary(aligned, rope=Rope(cos_sin=TABLE), inplace=True)
+    with pytest.raises(ValueError, match="it must be aligned to 4 bytes"):
+        prologue.rotary(other, rope=Rope(cos_sin=TABLE), inplace=True)
 
 
 def test_faults_after_a_plan():
