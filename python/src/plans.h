@@ -91,15 +91,24 @@ concept HasScratch = requires(const typename Operation::Params& params) {
   Operation::scratch_bytes(params, Device::cpu);
 };
 
+template <class Operation>
+int64_t scratch_bytes_of(const typename Operation::Params& params, DLDevice device) {
+  if constexpr (HasScratch<Operation>) {
+    return Operation::scratch_bytes(params, device.device_type == kDLCUDA ? Device::cuda : Device::cpu);
+  } else {
+    return 0;
+  }
+}
+
 // Runs a call that has been read: run(params, execution).
 template <class Operation, class Run>
-void run_call(typename Operation::Params& params, DLDevice device, const Run& run) {
+void run_call(typename Operation::Params& params, DLDevice device, int64_t scratch_bytes, const Run& run) {
   Call call(device, params.faults);
   params.faults = call.faults();
   std::optional<Scratch> scratch;
   if constexpr (HasScratch<Operation>) {
-    if (const int64_t bytes = Operation::scratch_bytes(params, call.execution().device); bytes > 0) {
-      scratch.emplace(device, Array(), bytes);
+    if (scratch_bytes > 0) {
+      scratch.emplace(device, Array(), scratch_bytes);
       params.workspace = scratch->data();
       params.workspace_bytes = scratch->size_bytes();
     }
@@ -135,6 +144,7 @@ class PreparedCall {
     prepared->overlaps_ = Overlaps(arrays);
     Params params = prepared->params(arrays);
     if (Operation::is_empty(params)) return nullptr;
+    prepared->scratch_bytes_ = scratch_bytes_of<Operation>(params, prepared->device_);
     const Call call(prepared->device_, params.faults);
     if (is_capturing(call.execution())) return nullptr;
     const Uncaptured uncaptured;
@@ -150,7 +160,8 @@ class PreparedCall {
 
   void run(const CallArrays& arrays) const {
     Params of_run = params(arrays);
-    run_call<Operation>(of_run, device_, [&](const Params& p, const Execution& execution) { return plan_->run(p, execution); });
+    run_call<Operation>(of_run, device_, scratch_bytes_,
+                        [&](const Params& p, const Execution& execution) { return plan_->run(p, execution); });
   }
 
  private:
@@ -174,6 +185,7 @@ class PreparedCall {
   std::vector<Pointer> pointers_;
   Overlaps overlaps_;
   DLDevice device_ = {kDLCPU, 0};
+  int64_t scratch_bytes_ = 0;
   std::optional<std::decay_t<decltype(Operation::plan(std::declval<const Params&>(), std::declval<const Execution&>()).value())>>
       plan_;
 };
@@ -206,7 +218,8 @@ class KnownCalls {
     Arguments reader(layout, values, count);
     typename Operation::Params params;
     Operation::read(reader, params);
-    run_call<Operation>(params, reader.device(), Operation::run);
+    const DLDevice device = reader.device();
+    run_call<Operation>(params, device, scratch_bytes_of<Operation>(params, device), Operation::run);
     if (has_signature && !known) remember(hash);
   }
 

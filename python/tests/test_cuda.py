@@ -196,6 +196,56 @@ def test_a_graph(call):
         check(call, got, call(cpu), gpu, cpu, torch.bfloat16)
 
 
+@pytest.mark.parametrize("calls", [0, 1, 2, 3])
+@pytest.mark.parametrize("call", [rotate, prologue_step, attend])
+def test_a_graph_after_so_many_calls(call, calls):
+    """The second call of a signature makes a plan, but not during a capture. In a thread of its own, which has no plans yet."""
+    gpu, want, results = on_gpu(make(torch.bfloat16)), on_gpu(make(torch.bfloat16)), []
+    graph = torch.cuda.CUDAGraph()
+
+    def run():
+        with torch.no_grad():
+            for _ in range(calls):
+                call(on_gpu(make(torch.bfloat16)))
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph):
+                results.append(call(gpu))
+            graph.replay()
+            call(on_gpu(make(torch.bfloat16)))
+            results.append(call(want))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    got, expected = (one if isinstance(one, tuple) else (one,) for one in results)
+    for a, b in zip(got, expected):
+        assert torch.equal(a, b)
+    assert torch.equal(gpu["k_cache"], want["k_cache"]) and torch.equal(gpu["v_cache"], want["v_cache"])
+
+
+def test_a_held_plan_on_another_stream_and_in_a_graph():
+    gpu, want = on_gpu(make(torch.bfloat16)), on_gpu(make(torch.bfloat16))
+    steps = lambda s: {"cache": PagedKv(s["k_cache"], s["v_cache"]), "rope": rope(s), "places": TokenPlaces(s["positions"], s["slots"])}  # noqa: E731
+    expected = prologue.attention_prologue(want["q"], want["k"], want["v"], **steps(want))
+    q_out, graph, stream = torch.zeros_like(gpu["q"]), torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    plan = prologue.Plan(
+        prologue.attention_prologue, gpu["q"], gpu["k"], gpu["v"], **steps(gpu), q_out=q_out, changing=("q", "k", "v", "q_out")
+    )
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        plan(gpu["q"], gpu["k"], gpu["v"], q_out)
+    stream.synchronize()
+    assert torch.equal(q_out, expected) and torch.equal(gpu["k_cache"], want["k_cache"])
+    with torch.cuda.graph(graph):
+        plan(gpu["q"], gpu["k"], gpu["v"], q_out)
+    q_out.zero_()
+    gpu["v_cache"].zero_()
+    graph.replay()
+    want["v_cache"].zero_()
+    prologue.attention_prologue(want["q"], want["k"], want["v"], **steps(want))
+    assert torch.equal(q_out, expected) and torch.equal(gpu["v_cache"], want["v_cache"])
+
+
 def test_a_graph_of_a_threads_first_call():
     """What a thread makes at its first call is made during the capture, and the graph does not need it after the thread has ended."""
     gpu = on_gpu(make(torch.bfloat16))
