@@ -227,9 +227,9 @@ def attention_prologue(
             q_out = new(qkv, (qkv.shape[0], num_q_heads, head_dim))
     norms = _NO_NORMS if q_norm is k_norm is v_norm is None else (*flat(q_norm), *flat(k_norm), *flat(v_norm))
     arguments = (
-        q, k, v, q_rope, k_rope, qkv, num_q_heads, num_kv_heads, head_dim, v_head_dim, q_out, q8_out, q8_scale,
-        *flat(cache), q_bias, k_bias, v_bias, *norms, *flat(rope), *flat_places(places), hadamard_block, *flat(q_scale), rounding, k_out,
-        v_out, faults, token_faults,
+        q, k, v, q_rope, k_rope, qkv, num_q_heads, num_kv_heads, head_dim, v_head_dim, v_from_k, q_out, q8_out, q8_scale,
+        *flat(cache), q_bias, k_bias, v_bias, *norms, *flat(rope), *flat_places(places), hadamard_block, *flat(q_scale), k_constant,
+        v_constant, rounding, k_out, v_out, faults, token_faults,
     )  # fmt: skip
     if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients((first, k, v)):
         framework.dispatcher.attention_prologue(arguments)

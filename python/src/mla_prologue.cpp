@@ -103,6 +103,7 @@ void MlaCall::read(Arguments& arguments, MlaPrologueParams& params) {
   }
   read_cache(arguments, params);
   params.kv_c_norm = read_head_norm(arguments, "norm", 1, params.kv_lora_rank);
+  params.k_pe_norm = read_head_norm(arguments, "k_pe_norm", 1, params.qk_rope_head_dim);
   params.rope = read_rope(arguments, 1, params.num_tokens, params.qk_rope_head_dim, RopeSources::of_prologues);
   if (const Array positions = arguments.optional_array("positions"); positions) {
     positions.require_rank(1, 1).require_size(0, params.num_tokens, "one for each token");
