@@ -14,6 +14,7 @@
 #include <prologue/layers/rope/rope_scaling.h>
 #include <prologue/c/rope_table.h>
 #include <prologue/kernels/rotary/rotary.h>
+#include <prologue/kernels/rerope/rerope.h>
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 #include <prologue/kernels/attention_prologue/stages/stages.h>
 #include <prologue/kernels/mla_prologue/mla_prologue.h>
@@ -73,6 +74,7 @@ PROLOGUE_SAME(prologue_rotary_strides, prologue::RotaryStrides)
 PROLOGUE_SAME(prologue_rotary_tensor, prologue::RotaryTensor)
 PROLOGUE_SAME(prologue_rotary_positions, prologue::RotaryPositions)
 PROLOGUE_SAME(prologue_rotary_params, prologue::RotaryParams)
+PROLOGUE_SAME(prologue_rerope_params, prologue::ReropeParams)
 PROLOGUE_SAME(prologue_qkv_bias, prologue::QkvBias)
 PROLOGUE_SAME(prologue_head_norm, prologue::HeadNorm)
 PROLOGUE_SAME(prologue_token_places, prologue::TokenPlaces)
@@ -138,6 +140,7 @@ void prologue_rotary_strides_init(prologue_rotary_strides* value) { initialize<p
 void prologue_rotary_tensor_init(prologue_rotary_tensor* value) { initialize<prologue::RotaryTensor>(value); }
 void prologue_rotary_positions_init(prologue_rotary_positions* value) { initialize<prologue::RotaryPositions>(value); }
 void prologue_rotary_params_init(prologue_rotary_params* value) { initialize<prologue::RotaryParams>(value); }
+void prologue_rerope_params_init(prologue_rerope_params* value) { initialize<prologue::ReropeParams>(value); }
 void prologue_qkv_bias_init(prologue_qkv_bias* value) { initialize<prologue::QkvBias>(value); }
 void prologue_head_norm_init(prologue_head_norm* value) { initialize<prologue::HeadNorm>(value); }
 void prologue_token_places_init(prologue_token_places* value) { initialize<prologue::TokenPlaces>(value); }
@@ -324,6 +327,14 @@ prologue_status prologue_rotary_plan_run(const prologue_rotary_plan* plan, const
 
 int64_t prologue_rotary_plan_workspace_bytes(void) {
   return prologue::RotaryPlan::workspace_bytes();
+}
+
+prologue_status prologue_rerope(const prologue_rerope_params* params, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_rerope", "params");
+  if (execution == nullptr) return null_argument("prologue_rerope", "execution");
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_rerope", "params", cpp(*params), "prologue_rerope_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_rerope", "execution", cpp(*execution), "prologue_execution_init");
+  return call([&] { return prologue::rerope(cpp(*params), cpp(*execution)); });
 }
 
 prologue_status prologue_set_packed_qkv(prologue_attention_prologue_params* params, const void* qkv, int64_t token_stride) {

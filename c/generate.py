@@ -34,6 +34,7 @@ HEADERS = [
     ("layers/rope/rope_scaling.h", False, ["RopePrecision"]),
     ("c/rope_table.h", True, None),
     ("kernels/rotary/rotary.h", True, None),
+    ("kernels/rerope/rerope.h", True, None),
     ("kernels/attention_prologue/attention_prologue.h", True, None),
     ("kernels/attention_prologue/stages/stages.h", True, None),
     ("kernels/mla_prologue/mla_prologue.h", True, None),

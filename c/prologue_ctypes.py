@@ -474,6 +474,24 @@ class RotaryParams(_Struct):
     ]
 
 
+class ReropeParams(_Struct):
+    __slots__ = ()
+    _init_name = "prologue_rerope_params_init"
+    _fields_ = [
+        ("num_keys", c_int64),
+        ("cache", PagedKvView),
+        ("rope", Rope),
+        ("slot_mapping", IndexView),
+        ("from_positions", IndexView),
+        ("to_positions", IndexView),
+        ("position_axis_stride", c_int64),
+        ("hadamard_block", c_int64),
+        ("faults", c_void_p),
+        ("token_faults", c_void_p),
+        ("reserved", c_uint64 * 8),
+    ]
+
+
 class QkvBias(_Struct):
     __slots__ = ()
     _init_name = "prologue_qkv_bias_init"
@@ -1168,6 +1186,7 @@ STRUCTS = [
     RotaryTensor,
     RotaryPositions,
     RotaryParams,
+    ReropeParams,
     QkvBias,
     HeadNorm,
     TokenPlaces,
@@ -1235,6 +1254,7 @@ FUNCTIONS = {
     "rotary_plan_params": (POINTER(RotaryParams), [c_void_p], False),
     "rotary_plan_run": (c_int32, [c_void_p, POINTER(RotaryParams), POINTER(Execution)], False),
     "rotary_plan_workspace_bytes": (c_int64, [], False),
+    "rerope": (c_int32, [POINTER(ReropeParams), POINTER(Execution)], False),
     "set_packed_qkv": (c_int32, [POINTER(AttentionPrologueParams), c_void_p, c_int64], False),
     "attention_prologue_validate": (c_int32, [POINTER(AttentionPrologueParams)], False),
     "attention_prologue": (c_int32, [POINTER(AttentionPrologueParams), POINTER(Execution)], False),
@@ -1396,6 +1416,10 @@ def rotary_plan_run(plan, params, execution):
 
 def rotary_plan_workspace_bytes():
     return _call("rotary_plan_workspace_bytes", ())
+
+
+def rerope(params, execution):
+    _check(_call("rerope", (params, execution)))
 
 
 def set_packed_qkv(params, qkv, token_stride):

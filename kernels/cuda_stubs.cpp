@@ -7,6 +7,7 @@
 #include <prologue/kernels/paged_attention/backends.h>
 #include <prologue/kernels/projection/backends.h>
 #include <prologue/kernels/qkv_prologue/backends.h>
+#include <prologue/kernels/rerope/backends.h>
 #include <prologue/kernels/rotary/backends.h>
 #include <prologue/kernels/token_ops/backends.h>
 
@@ -71,6 +72,8 @@ std::optional<Launch> choose(const ProjectionParams&) { return {}; }
 Status launch(const Launch&, const Execution&) { return cuda_not_built("projection"); }
 bool has_qkv_gemm() { return false; }
 std::optional<Launch> choose(const QkvPrologueParams&, const QkvPrologueParams&) { return {}; }
+
+Status rerope(const ReropeParams&, const RotaryFrequencies&, const Execution&) { return cuda_not_built("rerope"); }
 
 Status rotary(const RotaryParams&, const RotaryFrequencies&, const Execution&) { return cuda_not_built("rotary"); }
 

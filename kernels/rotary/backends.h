@@ -12,7 +12,7 @@ PROLOGUE_API Status validate(const RotaryParams& params, const Execution& execut
 PROLOGUE_API Status run_validated(const RotaryParams& params, const Execution& execution);
 
 // Computes the frequencies of a rotation from theta. Other sources need none: then nothing is written.
-void compute_frequencies(const RotaryParams& params, RotaryFrequencies& frequencies);
+void compute_frequencies(const Rope& rope, RotaryFrequencies& frequencies);
 
 namespace cpu {
 Status rotary(const RotaryParams& params, const RotaryFrequencies& frequencies, const Execution& execution);

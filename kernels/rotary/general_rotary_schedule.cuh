@@ -34,7 +34,7 @@ template <class A>
 __device__ __noinline__ PairRotation<A> rotation_of_pair_on_device(const RotaryParams& params,
                                                                    const RotaryFrequencies& frequencies, const RotaryToken& token,
                                                                    int pair) {
-  return rotation_of_pair<A>(params, &frequencies, token, pair);
+  return rotation_of_pair<A>(params.rope, &frequencies, token, pair);
 }
 
 // Points to a head. The heads of all tensors are walked one after another.

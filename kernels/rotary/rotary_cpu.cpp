@@ -52,7 +52,7 @@ class TokenRotation {
   TokenRotation(const RotaryParams& params, const RotaryFrequencies& frequencies, const RotaryToken& token)
       : p_(params), token_(token) {
     for (int64_t i = 0; !token.zero && token.rotated && i < p_.rope.rotary_dim / 2; ++i) {
-      const PairRotation<A> by = rotation_of_pair<A>(p_, &frequencies, token, static_cast<int32_t>(i));
+      const PairRotation<A> by = rotation_of_pair<A>(p_.rope, &frequencies, token, static_cast<int32_t>(i));
       cos_a_[i] = by.cos_a, sin_a_[i] = by.sin_a, cos_b_[i] = by.cos_b, sin_b_[i] = by.sin_b;
     }
   }

@@ -252,7 +252,7 @@ Status rotary(const RotaryParams& p, const RotaryFrequencies& frequencies, const
 
 std::vector<KernelInstance<RotaryParams>> instances_of(const RotaryParams& params) {
   RotaryFrequencies frequencies;
-  compute_frequencies(params, frequencies);
+  compute_frequencies(params.rope, frequencies);
   std::vector<KernelInstance<RotaryParams>> list;
   with_type(params.dtype, [&](auto type) {
     using T = decltype(type);

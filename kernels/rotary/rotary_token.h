@@ -79,9 +79,8 @@ PROLOGUE_HOST_DEVICE void cos_sin_at(int64_t position, DType type, const void* i
 
 // Returns the rotation of pair `pair` (counted through all blocks) of a token without a fault.
 template <class A>
-PROLOGUE_HOST_DEVICE PairRotation<A> rotation_of_pair(const RotaryParams& params, const RotaryFrequencies* frequencies,
+PROLOGUE_HOST_DEVICE PairRotation<A> rotation_of_pair(const Rope& p, const RotaryFrequencies* frequencies,
                                                       const RotaryToken& token, int32_t pair) {
-  const Rope& p = params.rope;
   const int32_t block_pairs = pairs_of_block(p), column = pair % block_pairs;
   const int64_t position = position_on_axis(token.positions, axis_of_pair(p, pair));
 

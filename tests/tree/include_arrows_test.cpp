@@ -34,6 +34,7 @@ bool allowed(const std::string& from, const std::string& to) {
       {"kernels/moe", {"kernels/gemm"}},
       {"kernels/projection", {"kernels/gemm", "kernels/token_ops", "kernels/attention_prologue"}},
       {"kernels/qkv_prologue", {"kernels/gemm", "kernels/token_ops", "kernels/projection", "kernels/attention_prologue"}},
+      {"kernels/rerope", {"kernels/rotary", "kernels/attention_prologue"}},
       {"kvcache", {}},
       {"layers", {"kvcache", "kernels/"}},
       {"c", {"layers", "kvcache", "kernels/"}},

@@ -1,0 +1,93 @@
+// This file has what is decided for one key, the rotation of each of its pairs and the decoding of its codes: the rules of rerope.h, once for
+// host and device.
+#pragma once
+
+#include <cstdint>
+
+#include <prologue/kernels/base/shared/quantize.h>
+#include <prologue/kernels/base/shared/rotation.h>
+#include <prologue/kernels/base/shared/token.h>
+#include <prologue/kernels/rerope/rerope.h>
+#include <prologue/kernels/rotary/rotary_token.h>
+
+namespace prologue {
+
+struct ReropeKey {
+  bool moves = false;
+  FaultCode fault = FaultCode::none;  // to be recorded
+  int64_t page = 0;
+  uint32_t offset = 0;
+  RotaryToken from, to;
+};
+
+PROLOGUE_HOST_DEVICE inline ReropeKey resolve_key(const ReropeParams& p, const PageDivider& pages, int64_t i) {
+  ReropeKey key;
+  const int64_t slot = index_at(p.slot_mapping, i);
+  PositionFacts old_facts, new_facts;
+  bool same = true;
+  for (int axis = 0; axis < kMaxAxes; ++axis) {
+    const int64_t entry = (axis < p.rope.num_axes ? axis * p.position_axis_stride : 0) + i;
+    key.from.positions[axis] = index_at(p.from_positions, entry);
+    key.to.positions[axis] = index_at(p.to_positions, entry);
+    same &= key.from.positions[axis] == key.to.positions[axis];
+    add_position(key.from.positions[axis], false, p.rope.max_position, old_facts);
+    add_position(key.to.positions[axis], false, p.rope.max_position, new_facts);
+  }
+  static_cast<Token&>(key.from) = decide_position(old_facts, p.rope.past_table);
+  static_cast<Token&>(key.to) = decide_position(new_facts, p.rope.past_table);
+  Token token = key.from.zero ? key.from : key.to;
+  decide_slot(given_slot(slot, num_slots(p.cache)), token);
+  if (slot < 0 || key.from.padding || key.to.padding) return key;
+  key.fault = token.fault;
+  key.moves = token.reaches_cache && !same && (key.from.rotated || key.to.rotated);
+  if (key.moves) split_slot(pages, slot, key.page, key.offset);
+  return key;
+}
+
+// Returns M(to) M(from)^-1 of a pair.
+PROLOGUE_HOST_DEVICE inline PairRotation<float> moving_rotation(const Rope& rope, const RotaryFrequencies* frequencies,
+                                                                const ReropeKey& key, int32_t pair) {
+  const auto rotation_at = [&](const RotaryToken& token) {
+    return token.rotated ? rotation_of_pair<float>(rope, frequencies, token, pair) : PairRotation<float>{1.0f, 0.0f, 1.0f, 0.0f};
+  };
+  const PairRotation<float> from = rotation_at(key.from), to = rotation_at(key.to);
+  const auto sum = [](float a, float b, float c, float d) { return fused_multiply_add(a, b, multiply_rounded(c, d)); };
+  const float determinant = sum(from.cos_a, from.cos_b, from.sin_a, from.sin_b);
+  return {divide_rounded(sum(to.cos_a, from.cos_b, to.sin_a, from.sin_b), determinant),
+          divide_rounded(sum(to.sin_a, from.cos_a, -to.cos_a, from.sin_a), determinant),
+          divide_rounded(sum(to.cos_b, from.cos_a, to.sin_b, from.sin_a), determinant),
+          divide_rounded(sum(to.sin_b, from.cos_b, -to.cos_b, from.sin_b), determinant)};
+}
+
+// Says whether every channel of a head is written, not only those that are rotated.
+PROLOGUE_HOST_DEVICE inline bool rewrites_whole_heads(const ReropeParams& p) {
+  return p.hadamard_block != 0 || p.cache.k.format.scaling == KvScaling::token_head;
+}
+
+// Returns the address of the scale of a head; null if the type has none.
+PROLOGUE_HOST_DEVICE inline float* scale_of_key(const PagedHeads& k, const ReropeKey& key, int64_t head) {
+  switch (k.format.scaling) {
+    case KvScaling::tensor: return k.scale;
+    case KvScaling::head: return k.scale + head;
+    case KvScaling::token_head:
+      return k.scale + key.page * k.scale_strides.page + key.offset * k.scale_strides.token + head * k.scale_strides.head;
+    default: return nullptr;
+  }
+}
+
+// Returns the scale that a head was stored with.
+PROLOGUE_HOST_DEVICE inline AsymmetricScale stored_scale(const KvFormat& format, const float* scale) {
+  AsymmetricScale stored;
+  if (scale == nullptr) return stored;
+  static_cast<HeadScale&>(stored) = given_scale(scale[0]);
+  if (format.type == DType::uint4) stored.zero_point = scale[1];
+  return stored;
+}
+
+// Returns the value of a code: a byte, or the low four bits of one.
+PROLOGUE_HOST_DEVICE inline float decoded(uint8_t code, const AsymmetricScale& by, DType type) {
+  if (type != DType::uint4) return dequantize(code, by.scale, type);
+  return add_rounded(multiply_rounded(static_cast<float>(code & 0x0fu), by.scale), by.zero_point);
+}
+
+}  // namespace prologue
