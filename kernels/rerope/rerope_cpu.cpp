@@ -15,7 +15,10 @@ class KeyMove {
  public:
   KeyMove(const ReropeParams& params, const RotaryFrequencies& frequencies, const ReropeKey& key)
       : p_(params), key_(key), factor_(hadamard_factor(params.hadamard_block)) {
-    for (int32_t i = 0; i < p_.rope.rotary_dim / 2; ++i) rotations_[i] = moving_rotation(p_.rope, &frequencies, key, i);
+    for (int32_t i = 0; i < p_.rope.rotary_dim / 2; ++i) {
+      const int32_t axis = axis_of_pair(p_.rope, i);
+      rotations_[i] = moving_rotation(p_.rope, &frequencies, position_on_axis(key.from, axis), position_on_axis(key.to, axis), i);
+    }
   }
 
   void operator()(int64_t head) const {

@@ -28,9 +28,23 @@ struct ReropeArgs {
 static_assert(sizeof(ReropeArgs) <= 4096, "a kernel's parameters have 4 KiB");
 
 // Computed angles take much code: there is one copy of it.
-__device__ __noinline__ PairRotation<float> moving_rotation_on_device(const ReropeArgs& p, const ReropeKey& key, int pair) {
-  return moving_rotation(p.params.rope, &p.frequencies, key, pair);
+__device__ __noinline__ PairRotation<float> moving_rotation_on_device(const ReropeArgs& p, int64_t from, int64_t to, int pair) {
+  return moving_rotation(p.params.rope, &p.frequencies, from, to, pair);
 }
+
+// The rotations of a key in shared memory. A gap after each eight of them keeps lanes that read several neighbours each from the same banks.
+class SharedRotations {
+ public:
+  __device__ void set(int pair, const PairRotation<float>& by) { entries_[at(pair)].by = by; }
+  __device__ PairRotation<float> get(int pair) const { return entries_[at(pair)].by; }
+
+ private:
+  struct alignas(16) Entry {
+    PairRotation<float> by;
+  };
+  __device__ static int at(int pair) { return pair + pair / 8; }
+  Entry entries_[kMaxRotaryPairs + kMaxRotaryPairs / 8];
+};
 
 // Holds a thread's unit of a head as it is stored, and its scale. 4 bits with V = 1: a byte, of which the channel has one half.
 template <int kBits, int V>
@@ -67,19 +81,19 @@ class KeyMove {
 
   __device__ UnitValues<V> values_of(const Stored& unit) const {
     const DType type = k_.format.type;
-    if constexpr (kBits == 32) return widen<float, V>({unit.a, unit.b});
-    if constexpr (kBits == 16) {
+    if constexpr (kBits == 32) {
+      return widen<float, V>({unit.a, unit.b});
+    } else if constexpr (kBits == 16) {
       return type == DType::f16 ? widen<__half, V>({unit.a, unit.b}) : widen<__nv_bfloat16, V>({unit.a, unit.b});
-    }
-    UnitValues<V> values;
-    if constexpr (kBits <= 8) {
+    } else {
+      UnitValues<V> values;
 #pragma unroll
       for (int i = 0; i < V; ++i) {
         values.x[i] = value_of(unit.a, place_.a, i, unit.scale, type);
         values.x[V + i] = value_of(unit.b, place_.b, i, unit.scale, type);
       }
+      return values;
     }
-    return values;
   }
 
   // Each block of channels times H / sqrt(block).
@@ -185,7 +199,7 @@ class KeyMove {
 // one is computed.
 template <int kBits, int V>
 __global__ void __launch_bounds__(kMaxLanes) rerope_kernel(const __grid_constant__ ReropeArgs p) {
-  __shared__ PairRotation<float> rotations[kMaxRotaryPairs];
+  __shared__ SharedRotations rotations;
   __shared__ float exchange[2][kMaxLanes];
   __shared__ uint8_t codes[kBits == 4 && V == 1 ? 2 * kMaxLanes : 1];
   const int lane = static_cast<int>(threadIdx.x), lanes = static_cast<int>(blockDim.x);
@@ -203,11 +217,12 @@ __global__ void __launch_bounds__(kMaxLanes) rerope_kernel(const __grid_constant
   if (!rotated && !rewrites_whole_heads(p.params)) place.has_a = place.has_b = false;
   const KeyMove<kBits, V> move(p, key, place);
   StoredUnit<kBits, V> next = move.load(row);
-  for (int i = thread; i < p.layout.rotary_dim / 2; i += rows * lanes) rotations[i] = moving_rotation_on_device(p, key, i);
+  for (int i = thread; i < p.layout.rotary_dim / 2; i += rows * lanes) {
+    const int32_t axis = axis_of_pair(p.params.rope, i);
+    const int64_t from = position_on_axis(key.from, axis), to = position_on_axis(key.to, axis);
+    rotations.set(i, moving_rotation_on_device(p, from, to, i));
+  }
   __syncthreads();
-  PairRotation<float> of_unit[V];
-#pragma unroll
-  for (int i = 0; i < V; ++i) of_unit[i] = rotations[rotated ? place.pair + i : 0];
 
   for (int first = 0; first < heads; first += rows) {
     const int head = first + row;
@@ -219,7 +234,7 @@ __global__ void __launch_bounds__(kMaxLanes) rerope_kernel(const __grid_constant
     UnitValues<V> values = move.values_of(next);
     next = move.load(head + rows);
     move.hadamard_transform(values, group);
-    if (rotated) rotate<V>(values.x, p.layout.style, [&](int i) { return of_unit[i]; });
+    if (rotated) rotate<V>(values.x, p.layout.style, [&](int i) { return rotations.get(place.pair + i); });
     move.hadamard_transform(values, group);
     move.store(head, values, scale, group, active, codes + (kBits == 4 && V == 1 ? row * lanes * 2 : 0));
   }

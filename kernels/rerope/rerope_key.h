@@ -17,8 +17,11 @@ struct ReropeKey {
   FaultCode fault = FaultCode::none;  // to be recorded
   int64_t page = 0;
   uint32_t offset = 0;
-  RotaryToken from, to;
+  int64_t from[kMaxAxes] = {};  // positions; on axes that there are not: as on axis 0
+  int64_t to[kMaxAxes] = {};
 };
+
+inline constexpr int64_t kNotRotated = -1;  // in place of a position
 
 PROLOGUE_HOST_DEVICE inline ReropeKey resolve_key(const ReropeParams& p, const PageDivider& pages, int64_t i) {
   ReropeKey key;
@@ -26,31 +29,38 @@ PROLOGUE_HOST_DEVICE inline ReropeKey resolve_key(const ReropeParams& p, const P
   PositionFacts old_facts, new_facts;
   bool same = true;
   for (int axis = 0; axis < kMaxAxes; ++axis) {
-    const int64_t entry = (axis < p.rope.num_axes ? axis * p.position_axis_stride : 0) + i;
-    key.from.positions[axis] = index_at(p.from_positions, entry);
-    key.to.positions[axis] = index_at(p.to_positions, entry);
-    same &= key.from.positions[axis] == key.to.positions[axis];
-    add_position(key.from.positions[axis], false, p.rope.max_position, old_facts);
-    add_position(key.to.positions[axis], false, p.rope.max_position, new_facts);
+    const bool there = axis < p.rope.num_axes;
+    const int64_t entry = axis * p.position_axis_stride + i;
+    key.from[axis] = there ? index_at(p.from_positions, entry) : key.from[0];
+    key.to[axis] = there ? index_at(p.to_positions, entry) : key.to[0];
+    same &= key.from[axis] == key.to[axis];
+    add_position(key.from[axis], false, p.rope.max_position, old_facts);
+    add_position(key.to[axis], false, p.rope.max_position, new_facts);
   }
-  static_cast<Token&>(key.from) = decide_position(old_facts, p.rope.past_table);
-  static_cast<Token&>(key.to) = decide_position(new_facts, p.rope.past_table);
-  Token token = key.from.zero ? key.from : key.to;
+  const Token from = decide_position(old_facts, p.rope.past_table), to = decide_position(new_facts, p.rope.past_table);
+  Token token = from.zero ? from : to;
   decide_slot(given_slot(slot, num_slots(p.cache)), token);
-  if (slot < 0 || key.from.padding || key.to.padding) return key;
+  if (slot < 0 || from.padding || to.padding) return key;
   key.fault = token.fault;
-  key.moves = token.reaches_cache && !same && (key.from.rotated || key.to.rotated);
+  key.moves = token.reaches_cache && !same && (from.rotated || to.rotated);
+  for (int axis = 0; axis < kMaxAxes; ++axis) {
+    if (!from.rotated) key.from[axis] = kNotRotated;
+    if (!to.rotated) key.to[axis] = kNotRotated;
+  }
   if (key.moves) split_slot(pages, slot, key.page, key.offset);
   return key;
 }
 
-// Returns M(to) M(from)^-1 of a pair.
+// Returns M(to) M(from)^-1 of a pair, from the positions on its axis.
 PROLOGUE_HOST_DEVICE inline PairRotation<float> moving_rotation(const Rope& rope, const RotaryFrequencies* frequencies,
-                                                                const ReropeKey& key, int32_t pair) {
-  const auto rotation_at = [&](const RotaryToken& token) {
-    return token.rotated ? rotation_of_pair<float>(rope, frequencies, token, pair) : PairRotation<float>{1.0f, 0.0f, 1.0f, 0.0f};
+                                                                int64_t old_position, int64_t new_position, int32_t pair) {
+  const auto rotation_at = [&](int64_t position) {
+    if (position == kNotRotated) return PairRotation<float>{1.0f, 0.0f, 1.0f, 0.0f};
+    RotaryToken token;
+    for (int64_t& of_axis : token.positions) of_axis = position;
+    return rotation_of_pair<float>(rope, frequencies, token, pair);
   };
-  const PairRotation<float> from = rotation_at(key.from), to = rotation_at(key.to);
+  const PairRotation<float> from = rotation_at(old_position), to = rotation_at(new_position);
   const auto sum = [](float a, float b, float c, float d) { return fused_multiply_add(a, b, multiply_rounded(c, d)); };
   const float determinant = sum(from.cos_a, from.cos_b, from.sin_a, from.sin_b);
   return {divide_rounded(sum(to.cos_a, from.cos_b, to.sin_a, from.sin_b), determinant),
