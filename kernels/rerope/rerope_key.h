@@ -30,7 +30,7 @@ PROLOGUE_HOST_DEVICE inline ReropeKey resolve_key(const ReropeParams& p, const P
   bool same = true;
   for (int axis = 0; axis < kMaxAxes; ++axis) {
     const bool there = axis < p.rope.num_axes;
-    const int64_t entry = axis * p.position_axis_stride + i;
+    const int64_t entry = there ? axis * p.position_axis_stride + i : 0;
     key.from[axis] = there ? index_at(p.from_positions, entry) : key.from[0];
     key.to[axis] = there ? index_at(p.to_positions, entry) : key.to[0];
     same &= key.from[axis] == key.to[axis];

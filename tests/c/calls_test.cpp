@@ -19,6 +19,7 @@
 #include <prologue/kernels/moe/moe_route.h>
 #include <prologue/kernels/projection/projection.h>
 #include <prologue/kernels/qkv_prologue/qkv_prologue.h>
+#include <prologue/kernels/rerope/rerope.h>
 #include <prologue/kernels/rotary/rotary.h>
 #include <prologue/kernels/token_ops/activation.h>
 #include <prologue/kernels/token_ops/add.h>
@@ -105,6 +106,8 @@ TEST(CCalls, AnswersAreThoseOfCpp) {
       +[](prologue_##params& p) { __VA_ARGS__; })
   SAME(pack_weight, pack_weight_params, p.rows = 3, p.cols = 32, p.format = 99);
   SAME(rotary, rotary_params, p.seq_len = 3, p.head_dim = 64, p.dtype = 99);
+  SAME(rerope, rerope_params, p.num_keys = 3, p.cache.num_kv_heads = 2, p.cache.k.head_dim = 64, p.rope.rotary_dim = 64,
+       p.rope.type = 99);
   SAME(attention_prologue, attention_prologue_params, p.num_tokens = 3, p.num_q_heads = 2, p.head_dim = 64, p.dtype = 99);
   SAME(add_bias, add_bias_params, p.num_tokens = 3, p.width = 8, p.dtype = 99);
   SAME(qk_norm, qk_norm_params, p.num_tokens = 3, p.num_heads = 2, p.head_dim = 64, p.dtype = 99);

@@ -18,6 +18,7 @@
 #include <prologue/kernels/moe/moe_route.h>
 #include <prologue/kernels/projection/projection.h>
 #include <prologue/kernels/qkv_prologue/qkv_prologue.h>
+#include <prologue/kernels/rerope/rerope.h>
 #include <prologue/kernels/rotary/rotary.h>
 #include <prologue/kernels/token_ops/activation.h>
 #include <prologue/kernels/token_ops/add.h>

@@ -4,6 +4,7 @@
 
 #include "tests/fuzz/differential.h"
 #include "tests/support/placed_rotary.h"
+#include "tests/support/rerope_case.h"
 #include "tests/support/types.h"
 
 namespace prologue::test {
@@ -170,8 +171,74 @@ Outcome run_extremes(Backend backend, uint64_t seed, const Sizes& sizes) {
                  status, arena, std::move(outputs));
 }
 
+// Keys of real models, of every format of a cache, by every rope.
+Outcome run_rerope(Backend backend, uint64_t seed, const Sizes& sizes) {
+  Random random(seed);
+  const auto one_in = [&](int64_t count) { return random.integer(1, count) == 1; };
+  ReropeCase c;
+  c.seed = random.bits() >> 32;
+  const ModelHeads heads = random_heads(random);
+  c.num_heads = heads.num_kv_heads, c.head_dim = one_in(12) ? 2 * random.integer(1, kMaxHeadDim / 2) : heads.head_dim;
+  c.type = kKvTypes[random.integer(0, std::size(kKvTypes) - 1)];
+  if (dtype_is_quantized(c.type)) c.scaling = static_cast<KvScaling>(random.integer(dtype_is_fp8(c.type) ? 0 : 1, 3));
+  if (c.type == DType::uint4) c.scaling = KvScaling::token_head;
+  c.num_keys = std::min<int64_t>(random_tokens(random, sizes, 2 * c.num_heads * c.head_dim), 4000);
+  c.page_size = int64_t{1} << random.integer(0, 6);
+  c.num_pages = c.num_keys / c.page_size + random.integer(1, 8);
+  c.num_blocks = one_in(6) && c.head_dim >= 8 ? random.integer(1, 4) : 1;
+  const int64_t pairs = c.head_dim / (2 * c.num_blocks);
+  c.rotary_dim = 2 * c.num_blocks * (one_in(2) ? pairs : random.integer(1, pairs));
+  c.rotary_offset = one_in(2) ? 0 : 2 * random.integer(0, (c.head_dim - c.rotary_dim) / 2);
+  c.style = one_in(2) ? RopeStyle::neox : RopeStyle::interleaved;
+  constexpr RopeSource kPositions[] = {RopeSource::table, RopeSource::inv_freq, RopeSource::theta, RopeSource::angles};
+  c.source = one_in(2) ? RopeSource::table : kPositions[random.integer(0, 3)];
+  if (c.source == RopeSource::theta && c.rotary_dim > 576 * c.num_blocks) c.source = RopeSource::inv_freq;
+  if (c.rows_given()) {
+    c.table_type = one_in(2) ? DType::f32 : kFloatTypes[random.integer(0, 3)];
+    c.width = one_in(4) ? RopeWidth::full : RopeWidth::half;
+  } else {
+    c.table_type = one_in(2) ? DType::f32 : DType::f64;
+    c.max_position = one_in(2) ? 0 : random.integer(1, 1 << 20);
+  }
+  if (c.rows_given()) c.max_position = random.integer(1, 2000);
+  c.factor = one_in(3) ? 1.3466 : 1.0;
+  c.attention_factor = one_in(4) ? 1.0 + 0.5 * random.uniform() : 1.0;
+  c.inverse = one_in(5);
+  if (one_in(3)) c.num_axes = random.integer(1, 4), c.pair_axis = c.num_axes != c.num_blocks || one_in(2);
+  c.one_row = one_in(5);
+  if (one_in(3)) {
+    c.hadamard_block = 2;
+    while (c.hadamard_block < 512 && c.head_dim % (2 * c.hadamard_block) == 0 && !one_in(4)) c.hadamard_block *= 2;
+  }
+  c.heads_first = one_in(2), c.hole = one_in(2) ? 0 : 2 * random.integer(1, 16);
+  c.misalign = one_in(2) ? 0 : 4 * random.integer(0, 4);
+  c.int64_indices = one_in(2), c.bad = one_in(2), c.past_table = static_cast<PastTable>(random.integer(0, 2));
+  PlacedRerope placed(backend, c);
+  const Status status = placed.run();
+  const PagedHeads& k = placed.p.cache.k;
+  const Element element = c.type == DType::f32    ? Element::f32
+                          : c.type == DType::f16  ? Element::f16
+                          : c.type == DType::bf16 ? Element::bf16
+                                                  : Element::byte;
+  const int64_t codes = dtype_bits(c.type) == 4 ? 2 : 1;  // of a byte
+  std::vector<Output> outputs = {
+      {k.data,
+       "cache.k.data",
+       element,
+       {{"page", k.strides.page / codes}, {"offset", k.strides.token / codes}, {"head", k.strides.head / codes}, {"channel", 1}}},
+      {placed.p.faults, "faults", Element::int64},
+      {placed.p.token_faults, "token_faults", Element::byte, {{"key", 1}}}};
+  if (c.scaling == KvScaling::token_head) {
+    const PageStrides& s = k.scale_strides;
+    outputs.push_back({k.scale, "cache.k.scale", Element::f32, {{"page", s.page}, {"offset", s.token}, {"head", s.head}}});
+  }
+  return outcome(c.describe(), status, placed.arena, std::move(outputs));
+}
+
 }  // namespace
 
-std::vector<Operation> rotary_operations() { return {{"rotary", run_rotary}, {"rotary_extremes", run_extremes}}; }
+std::vector<Operation> rotary_operations() {
+  return {{"rotary", run_rotary}, {"rotary_extremes", run_extremes}, {"rerope", run_rerope}};
+}
 
 }  // namespace prologue::test
