@@ -16,6 +16,7 @@ from ._operations import (
     mla_prologue,
     paged_attention,
     read_faults,
+    rerope,
     rotary,
     set_num_threads,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "mla_prologue",
     "paged_attention",
     "read_faults",
+    "rerope",
     "rope_cos_sin",
     "rotary",
     "set_num_threads",

@@ -37,6 +37,10 @@ ROTARY_OPTIONS: Tuple[Item, ...] = (
 _ITEMS: Dict[str, Tuple[Item, ...]] = {
     "rotary": (Group("tensors", RotaryTensor), *ROTARY_OPTIONS, *FAULTS),
     "gather_cos_sin": ("Tensor cos_sin", "Tensor positions", "Tensor? pair_axis", "str past_table", "Tensor! out"),
+    "rerope": (
+        Group("cache", PagedKv, ("k", "k_scale")), "Tensor slot_mapping", "Tensor from_positions", "Tensor to_positions", _ROPE,
+        "int hadamard_block", *FAULTS,
+    ),
     "attention_prologue": (
         "Tensor? q", "Tensor? k", "Tensor? v", "Tensor? q_rope", "Tensor? k_rope", "Tensor? qkv", "int? num_q_heads",
         "int? num_kv_heads", "int? head_dim", "int? v_head_dim", "bool v_from_k", "Tensor!? q_out", "Tensor!? q8_out",
@@ -149,8 +153,11 @@ class Operation:
 
 ROTARY = Operation("rotary")
 GATHER_COS_SIN = Operation("gather_cos_sin")
+REROPE = Operation("rerope")
 ATTENTION_PROLOGUE = Operation("attention_prologue")
 MLA_PROLOGUE = Operation("mla_prologue")
 PAGED_ATTENTION = Operation("paged_attention")
 ATTENTION_LAYER = Operation("attention_layer")
-OPERATIONS = {one.name: one for one in (ROTARY, GATHER_COS_SIN, ATTENTION_PROLOGUE, MLA_PROLOGUE, PAGED_ATTENTION, ATTENTION_LAYER)}
+OPERATIONS = {
+    one.name: one for one in (ROTARY, GATHER_COS_SIN, REROPE, ATTENTION_PROLOGUE, MLA_PROLOGUE, PAGED_ATTENTION, ATTENTION_LAYER)
+}

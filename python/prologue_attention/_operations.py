@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union, overload
 
 from . import _extension
-from ._arguments import ATTENTION_LAYER, ATTENTION_PROLOGUE, GATHER_COS_SIN, MLA_PROLOGUE, PAGED_ATTENTION, ROTARY
+from ._arguments import ATTENTION_LAYER, ATTENTION_PROLOGUE, GATHER_COS_SIN, MLA_PROLOGUE, PAGED_ATTENTION, REROPE, ROTARY
 from ._frameworks import explain, framework_of, leaves_elements, may_pad, with_frequencies
 from ._groups import Array, HeadNorm, Layout, MlaCacheType, PagedKv, PageTable, PastTable, QueryScale, Rope, Rounding, Tail, TokenPlaces
 from ._groups import flat, flat_places
@@ -134,6 +134,41 @@ def gather_cos_sin(
     else:
         framework.call(GATHER_COS_SIN, arguments)
     return out  # type: ignore[return-value]
+
+
+def rerope(
+    cache: PagedKv,
+    slot_mapping: Array,
+    from_positions: Array,
+    to_positions: Array,
+    *,
+    rope: Rope,
+    hadamard_block: int = 0,
+    faults: Optional[Array] = None,
+    token_faults: Optional[Array] = None,
+) -> None:
+    """Moves keys that are already in a paged cache to other positions, in place (kernels/rerope/rerope.h): to use the keys of a text again
+    where it is no prefix. K is rotated by the new position instead of the old one; V is not touched.
+
+    cache: the one that attention_prologue wrote, of any type and layout. Only k (and its computed scales) change.
+    slot_mapping: [num_keys] int32 or int64; page * page_size + offset. A negative one is skipped. Two keys must not share a slot.
+    from_positions, to_positions: [num_keys] or [num_axes, num_keys], int32 or int64: the position that each key was rotated by, and the one
+        that it shall have. Equal positions leave the key's bytes as they are; a negative one skips the key.
+    rope: the one that rotated the keys, but not per_token. hadamard_block: as in the call that wrote the keys.
+    faults, token_faults: as in rotary, of keys instead of tokens.
+
+    Keys with a norm after the rotation cannot be moved.
+    """
+    if cache.k is None:
+        raise TypeError("cache.k is None: rerope moves keys")
+    framework = framework_of(cache.k)
+    arguments = (
+        *flat(cache), slot_mapping, from_positions, to_positions, *flat(rope), hadamard_block, faults, token_faults,
+    )  # fmt: skip
+    if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients(cache.k):
+        framework.dispatcher.rerope(arguments)
+    else:
+        framework.call(REROPE, arguments)
 
 
 @overload

@@ -324,6 +324,10 @@ class _Dispatcher:
         torch.ops.prologue.gather_cos_sin(*_pack("gather_cos_sin", arguments))
 
     @staticmethod
+    def rerope(arguments: Tuple[Any, ...]) -> None:
+        torch.ops.prologue.rerope(*_pack("rerope", arguments))
+
+    @staticmethod
     def attention_prologue(arguments: Tuple[Any, ...]) -> None:
         torch.ops.prologue.attention_prologue(*_pack("attention_prologue", arguments))
 
