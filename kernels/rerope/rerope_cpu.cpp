@@ -17,7 +17,9 @@ class KeyMove {
       : p_(params), key_(key), factor_(hadamard_factor(params.hadamard_block)) {
     for (int32_t i = 0; i < p_.rope.rotary_dim / 2; ++i) {
       const int32_t axis = axis_of_pair(p_.rope, i);
-      rotations_[i] = moving_rotation(p_.rope, &frequencies, position_on_axis(key.from, axis), position_on_axis(key.to, axis), i);
+      const PairRotation<float> by =
+          moving_rotation(p_.rope, &frequencies, position_on_axis(key.from, axis), position_on_axis(key.to, axis), i);
+      cos_a_[i] = by.cos_a, sin_a_[i] = by.sin_a, cos_b_[i] = by.cos_b, sin_b_[i] = by.sin_b;
     }
   }
 
@@ -34,7 +36,9 @@ class KeyMove {
     hadamard_transform(values);
     rotate(values + (rope.rotary_offset - begin));
     hadamard_transform(values);
-    write_head(k, key_.page, key_.offset, head, FinishedHead<float>{values, width, nullptr, 0, width});
+    const float* const in_place =
+        k.format.type == DType::f32 ? static_cast<float*>(k.data) + offset_in(k.strides, key_.page, key_.offset, head) : nullptr;
+    write_head(k, key_.page, key_.offset, head, FinishedHead<float>{values, width, in_place, 0, width});
   }
 
  private:
@@ -70,18 +74,27 @@ class KeyMove {
 
   void rotate(float* values) const {
     const Rope& rope = p_.rope;
-    const int64_t pairs = pairs_of_block(rope), apart = rope.style == RopeStyle::neox ? pairs : 1;
-    const int64_t step = rope.style == RopeStyle::neox ? 1 : 2;
+    const int64_t pairs = pairs_of_block(rope);
     for (int64_t first = 0; first < rope.rotary_dim / 2; first += pairs) {
-      float* block = values + 2 * first;
-      for (int64_t i = 0; i < pairs; ++i) rotate_pair<float>(block[step * i], block[step * i + apart], rotations_[first + i]);
+      float* const block = values + 2 * first;
+      const auto by = [&](int64_t i) {
+        return PairRotation<float>{cos_a_[first + i], sin_a_[first + i], cos_b_[first + i], sin_b_[first + i]};
+      };
+      if (rope.style == RopeStyle::neox) {
+        for (int64_t i = 0; i < pairs; ++i) rotate_pair<float>(block[i], block[pairs + i], by(i));
+      } else {
+        for (int64_t i = 0; i < pairs; ++i) rotate_pair<float>(block[2 * i], block[2 * i + 1], by(i));
+      }
     }
   }
 
   const ReropeParams& p_;
   const ReropeKey& key_;
   const float factor_;
-  PairRotation<float> rotations_[kMaxRotaryPairs];
+  alignas(64) float cos_a_[kMaxRotaryPairs];
+  alignas(64) float sin_a_[kMaxRotaryPairs];
+  alignas(64) float cos_b_[kMaxRotaryPairs];
+  alignas(64) float sin_b_[kMaxRotaryPairs];
 };
 
 }  // namespace

@@ -53,7 +53,7 @@ def test_what_is_not_moved():
     prologue.rerope(cache, np.full(KEYS, -1), old, old + 1, rope=rope)
     prologue.rerope(cache, slots, old, np.full(KEYS, -1), rope=rope)
     np.testing.assert_array_equal(cache.k, kept)
-    with pytest.raises(IndexError, match="position_out_of_range"):
+    with pytest.raises(IndexError, match="position out of range"):
         prologue.rerope(cache, slots[:1], old[:1], np.array([9]), rope=rope)
     faults, token_faults = np.zeros(2, np.int64), np.zeros(KEYS, np.uint8)
     prologue.rerope(cache, slots + PAGES * PAGE, old, old + 1, rope=rope, faults=faults, token_faults=token_faults)

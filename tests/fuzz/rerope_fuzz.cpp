@@ -16,7 +16,7 @@ void decode_rope(Choices& choices, MemoryMap& map, Rope& rope, int64_t head_dim)
   rope.num_blocks = choices.chance(3) ? choices.size(1, 4) : 1;
   const int64_t blocks = std::clamp<int64_t>(rope.num_blocks, 1, std::min<int64_t>(pairs, 4));
   rope.rotary_dim = choices.hostile() ? choices.absurd() : 2 * blocks * choices.integer(1, std::max<int64_t>(pairs / blocks, 1));
-  rope.rotary_offset = choices.chance(3) ? 2 * choices.size(0, 2) : 0;
+  rope.rotary_offset = choices.chance(3) ? times(2, choices.size(0, 2)) : 0;
   rope.inverse = choices.chance(4) ? 1 : 0;
   rope.inverse_by_own_sine = choices.chance(8) ? 1 : 0;
   rope.source = choices.chance(2) ? RopeSource::table : choices.enumerator(RopeSource::angles_per_token);
