@@ -70,6 +70,17 @@ def test_several_axes():
     np.testing.assert_allclose(got.k, want.k, rtol=0, atol=2e-5)
 
 
+def test_a_latent_cache_is_one_head():
+    """The rotated channels of MLA: the last ones of kv_cache."""
+    rope, slots, old = Rope(cos_sin=oracle.table(99, DIM), style="interleaved"), np.arange(KEYS), np.arange(KEYS)
+    kv_c, k_pe = (np.random.default_rng(2).standard_normal((KEYS, width)).astype(np.float32) for width in (32, DIM))
+    caches = np.zeros((2, PAGES, PAGE, 32 + DIM), np.float32)
+    for cache, positions in zip(caches, (old, old + 31)):
+        prologue.mla_prologue(kv_c, k_pe, kv_cache=cache, slot_mapping=slots, rope=rope, positions=positions)
+    prologue.rerope(PagedKv(caches[0][:, :, None, 32:], None), slots, old, old + 31, rope=rope)
+    np.testing.assert_allclose(caches[0], caches[1], rtol=0, atol=2e-5)
+
+
 def test_errors():
     rope, slots = Rope(cos_sin=oracle.table(9, DIM)), np.arange(3)
     with pytest.raises(TypeError, match="cache.k is None: rerope moves keys"):

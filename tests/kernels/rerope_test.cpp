@@ -423,6 +423,63 @@ TEST_P(ReropeTest, MovedKeysAreThoseOfThePrologue) {
   }
 }
 
+// Two heads of two pairs at one slot, from position 0 to 1, where the table is cos 0, sin 1: (a, b) becomes (-b, a).
+struct QuarterTurn {
+  explicit QuarterTurn(Backend backend) : arena(backend) {
+    p.num_keys = 1;
+    p.cache.num_pages = p.cache.page_size = 1, p.cache.num_kv_heads = 2;
+    p.cache.k.head_dim = 4, p.cache.k.strides = {8, 8, 4}, p.rope.rotary_dim = 4;
+    p.slot_mapping = p.from_positions = index_view(static_cast<const int32_t*>(arena.input(std::vector<int32_t>{0})));
+    p.to_positions = index_view(static_cast<const int32_t*>(arena.input(std::vector<int32_t>{1})));
+    p.faults = arena.inout(std::vector<FaultRecord>(1));
+  }
+  template <class T>
+  std::vector<T> moved(const std::vector<T>& keys, const std::vector<float>& table = {1, 1, 0, 0, 0, 0, 1, 1}) {
+    set_cos_sin_table(p.rope, arena.input(table), DType::f32, 2);
+    T* const k = arena.inout(keys);
+    p.cache.k.data = k;
+    const Status status = arena.run([&](const Execution& execution) { return rerope(p, execution); });
+    EXPECT_TRUE(status.ok()) << status.message();
+    return arena.read(k);
+  }
+  Arena arena;
+  ReropeParams p;
+};
+
+TEST_P(ReropeTest, SpecialNumbers) {
+  {  // fp8: a NaN reaches its pair, and no other
+    QuarterTurn call(GetParam());
+    call.p.cache.k.format = {DType::fp8_e4m3, KvScaling::none};
+    EXPECT_EQ(call.moved<uint8_t>({0x38, 0x7f, 0x40, 0x30, 0x38, 0x38, 0xb8, 0x00}),
+              (std::vector<uint8_t>{0xc0, 0x7f, 0x38, 0x7f, 0x38, 0x00, 0x38, 0x38}));
+  }
+  {  // Computed scales: a head whose scale is NaN keeps it, and its zeros; so does one with scale 0
+    QuarterTurn call(GetParam());
+    call.p.cache.k.format = {DType::int8, KvScaling::token_head};
+    float* const scales = call.arena.inout(std::vector<float>{std::nanf(""), 0.0f});
+    call.p.cache.k.scale = scales, call.p.cache.k.scale_strides = {2, 2, 1};
+    EXPECT_EQ(call.moved<uint8_t>(std::vector<uint8_t>(8)), std::vector<uint8_t>(8));
+    EXPECT_TRUE(std::isnan(call.arena.read(scales)[0]));
+    EXPECT_EQ(call.arena.read(scales)[1], 0.0f);
+  }
+  {  // uint4: a head of equal values has scale 0; moved, it has two values
+    QuarterTurn call(GetParam());
+    call.p.cache.k.format = {DType::uint4, KvScaling::token_head};
+    float* const scales = call.arena.inout(std::vector<float>{0.0f, 3.0f, 0.0f, 0.0f});
+    call.p.cache.k.scale = scales, call.p.cache.k.scale_strides = {4, 4, 2};
+    EXPECT_EQ(call.moved<uint8_t>(std::vector<uint8_t>(4)), (std::vector<uint8_t>{0x00, 0xff, 0, 0}));
+    EXPECT_EQ(call.arena.read(scales), (std::vector<float>{0.4f, -3.0f, 0.0f, 0.0f}));
+  }
+  {  // a pair that was multiplied by zero is lost
+    QuarterTurn call(GetParam());
+    call.p.cache.k.format.type = DType::f32;
+    const std::vector<float> got = call.moved<float>(std::vector<float>(8, 1.0f), {0, 1, 0, 0, 0, 0, 1, 1});
+    for (const size_t i : {0, 2, 4, 6}) EXPECT_TRUE(std::isnan(got[i])) << i;
+    EXPECT_EQ(got[1], -1.0f);
+    EXPECT_EQ(got[3], 1.0f);
+  }
+}
+
 TEST_P(ReropeTest, NoKeysIsANoOp) {
   Arena arena(GetParam());
   ReropeParams p;
