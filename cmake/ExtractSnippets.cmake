@@ -1,5 +1,6 @@
 # cmake -DPAGE=x.md -DTO=folder -DNAMES=a,b -P ExtractSnippets.cmake: the C++ blocks of a page (```cpp NAME ... ```), each into
-# folder/NAME.inc, blocks of one name one after another. Every block must have one of the names, every name a block.
+# folder/NAME.inc, blocks of one name one after another. Every block must have one of the names, every name a block; but blocks under a comment
+# "<!-- snippet: ... -->" are parts of the source that it names (tests/tree/snippets_test.cpp).
 cmake_minimum_required(VERSION 3.22)
 file(READ ${PAGE} _text)
 string(REPLACE "," ";" _names "${NAMES}")
@@ -19,6 +20,10 @@ while(TRUE)
   list(LENGTH _newlines _count)
   math(EXPR _line "${_line} + ${_count} + 1")
   string(SUBSTRING "${_text}" ${_at} -1 _text)
+  if(_before MATCHES "<!-- snippet: [^\n]*-->\n$")
+    string(REGEX REPLACE "^[^\n]*\n" "" _text "${_text}")
+    continue()
+  endif()
   string(FIND "${_text}" "\n" _end_of_fence)
   string(SUBSTRING "${_text}" 0 ${_end_of_fence} _info)
   string(REGEX REPLACE "^```cpp *" "" _name "${_info}")

@@ -30,6 +30,7 @@ class PrologueOptions(_FaultOptions, total=False):
     num_kv_heads: Optional[int]
     head_dim: Optional[int]
     v_head_dim: Optional[int]
+    v_from_k: bool
     cache: Optional[PagedKv]
     rope: Optional[Rope]
     places: Optional[TokenPlaces]
@@ -43,6 +44,8 @@ class PrologueOptions(_FaultOptions, total=False):
     v_norm: Optional[HeadNorm]
     hadamard_block: int
     q_scale: Optional[QueryScale]
+    k_constant: float
+    v_constant: float
     rounding: Rounding
     q8_scale: Optional[Array]
     k_out: Optional[Array]
@@ -59,6 +62,7 @@ class MlaOptions(_FaultOptions, total=False):
     cache_scale: Optional[Array]
     slot_mapping: Optional[Array]
     norm: Optional[HeadNorm]
+    k_pe_norm: Optional[HeadNorm]
     rope: Optional[Rope]
     positions: Optional[Array]
     kv_c_out: Optional[Array]
