@@ -80,6 +80,7 @@ inline PrologueCase fit_to_projection(PrologueCase c) {
   c.row_padding = c.head_padding = c.misalign = 0;
   c.heads_first = false;
   c.with_k = c.with_v = c.num_kv_heads > 0;
+  if (c.with_k && !c.cached) c.k_out = c.v_out = true;
   c.values = Values::normal;
   return c;
 }
