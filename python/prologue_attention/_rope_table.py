@@ -82,7 +82,8 @@ def rope_cos_sin(
         max_position=max_position, precision=precision,
     )  # fmt: skip
     if scheme in ("yarn", "longrope"):
-        extension = None if context is None or original == 0 else context / original
+        has_original = any(one.get("original_max_position_embeddings") for one in (values, parameters))
+        extension = context / original if context and original and (has_original or scheme == "longrope") else None
         options.update(factor=number("factor", extension), attention_factor=parameters.get("attention_factor"))
     elif scheme != "default":
         options.update(factor=number("factor", 1.0 if scheme == "proportional" else None))

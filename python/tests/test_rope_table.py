@@ -154,6 +154,7 @@ def test_dimensions_of_a_config():
     [
         ({**LLAMA, "rope_scaling": {"rope_type": "axial"}}, {}, NotImplementedError, "rope_type is 'axial': supported are default, linear,"),
         ({**LLAMA, "rope_scaling": {"type": "linear"}}, {}, ValueError, "the config has no factor, which rope_type 'linear' needs"),
+        ({**LLAMA, "rope_scaling": {"type": "yarn"}}, {}, ValueError, "the config has no factor, which rope_type 'yarn' needs"),
         ({**LLAMA, "rope_scaling": {"type": "longrope", "short_factor": FACTORS}}, {}, ValueError, "the config has no long_factor"),
         ({**LLAMA, "rope_scaling": {"type": "linear", "factor": "4"}}, {}, TypeError, "factor is '4': it must be a number"),
         ({**LLAMA, "rope_scaling": {"type": "linear", "factor": 0.5}}, {}, ValueError, "linear factor is 0.5: it must be a number not below 1"),
