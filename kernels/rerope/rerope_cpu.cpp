@@ -1,4 +1,5 @@
 #include <prologue/kernels/attention_prologue/steps/hadamard.h>
+#include <prologue/kernels/attention_prologue/steps/hadamard_cpu.h>
 #include <prologue/kernels/attention_prologue/steps/store_head_cpu.h>
 #include <prologue/kernels/base/host/convert_cpu.h>
 #include <prologue/kernels/base/host/head_cpu.h>
@@ -33,9 +34,12 @@ class KeyMove {
 
     alignas(64) float values[kMaxHeadDim];
     load(k, head, width, values);
-    hadamard_transform(values);
+    const auto transform = [&] {
+      if (p_.hadamard_block != 0) hadamard_transform(values, width, p_.hadamard_block, factor_);
+    };
+    transform();
     rotate(values + (rope.rotary_offset - begin));
-    hadamard_transform(values);
+    transform();
     const float* const in_place =
         k.format.type == DType::f32 ? static_cast<float*>(k.data) + offset_in(k.strides, key_.page, key_.offset, head) : nullptr;
     write_head(k, key_.page, key_.offset, head, FinishedHead<float>{values, width, in_place, 0, width});
@@ -55,21 +59,6 @@ class KeyMove {
       const int code = packed ? codes[d / 2] >> (d % 2 * 4) & 0x0f : codes[d];
       values[d] = decoded(static_cast<uint8_t>(code), scale, type);
     }
-  }
-
-  // Each block of channels times H / sqrt(block).
-  void hadamard_transform(float* x) const {
-    const int64_t block = p_.hadamard_block, width = p_.cache.k.head_dim;
-    if (block == 0) return;
-    for (int64_t distance = 1; distance < block; distance *= 2) {
-      for (int64_t c = 0; c < width; ++c) {
-        if ((c & distance) != 0) continue;
-        const float low = x[c], high = x[c + distance];
-        x[c] = low + high;
-        x[c + distance] = low - high;
-      }
-    }
-    for (int64_t c = 0; c < width; ++c) x[c] *= factor_;
   }
 
   void rotate(float* values) const {

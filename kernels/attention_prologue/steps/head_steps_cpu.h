@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
+#include <prologue/kernels/attention_prologue/steps/hadamard_cpu.h>
 #include <prologue/kernels/attention_prologue/steps/head_plan.h>
 #include <prologue/kernels/base/dtype.h>
 #include <prologue/kernels/base/host/head_cpu.h>
@@ -131,21 +132,10 @@ void rotate(float* values, const HeadSteps<T>& s) {
   round_step(values, s);
 }
 
-// Each block of channels times H / sqrt(block).
 template <class T>
 void hadamard_transform(float* x, const HeadSteps<T>& s) {
-  const int64_t block = s.hadamard_block;
-  if (block == 0) return;
-  for (int64_t distance = 1; distance < block; distance *= 2) {
-    for (int64_t first = 0; first < s.width; first += 2 * distance) {
-      for (int64_t c = first; c < first + distance; ++c) {
-        const float low = x[c], high = x[c + distance];
-        x[c] = low + high;
-        x[c + distance] = low - high;
-      }
-    }
-  }
-  for (int64_t i = 0; i < s.width; ++i) x[i] *= s.hadamard_factor;
+  if (s.hadamard_block == 0) return;
+  hadamard_transform(x, s.width, s.hadamard_block, s.hadamard_factor);
   round_step(x, s);
 }
 
