@@ -30,6 +30,7 @@
 #include <prologue/kernels/moe/moe_gemm.h>
 #include <prologue/kernels/moe/moe_combine.h>
 #include <prologue/kernels/token_ops/embedding.h>
+#include <prologue/kernels/token_ops/gate.h>
 #include <prologue/kernels/token_ops/gather_cos_sin.h>
 #include <prologue/kernels/token_ops/scale_logits.h>
 #include <prologue/kernels/token_ops/sampling.h>
@@ -80,6 +81,7 @@ PROLOGUE_SAME(prologue_head_norm, prologue::HeadNorm)
 PROLOGUE_SAME(prologue_token_places, prologue::TokenPlaces)
 PROLOGUE_SAME(prologue_q_scale, prologue::QueryScale)
 PROLOGUE_SAME(prologue_quantized_query, prologue::QuantizedQuery)
+PROLOGUE_SAME(prologue_head_group, prologue::HeadGroup)
 PROLOGUE_SAME(prologue_attention_prologue_params, prologue::AttentionPrologueParams)
 PROLOGUE_SAME(prologue_add_bias_params, prologue::AddBiasParams)
 PROLOGUE_SAME(prologue_qk_norm_params, prologue::QkNormParams)
@@ -103,6 +105,7 @@ PROLOGUE_SAME(prologue_moe_route_params, prologue::MoeRouteParams)
 PROLOGUE_SAME(prologue_moe_gemm_params, prologue::MoeGemmParams)
 PROLOGUE_SAME(prologue_moe_combine_params, prologue::MoeCombineParams)
 PROLOGUE_SAME(prologue_embedding_params, prologue::EmbeddingParams)
+PROLOGUE_SAME(prologue_gate_params, prologue::GateParams)
 PROLOGUE_SAME(prologue_gather_cos_sin_params, prologue::GatherCosSinParams)
 PROLOGUE_SAME(prologue_scale_logits_params, prologue::ScaleLogitsParams)
 PROLOGUE_SAME(prologue_sampling_row, prologue::SamplingRow)
@@ -146,6 +149,7 @@ void prologue_head_norm_init(prologue_head_norm* value) { initialize<prologue::H
 void prologue_token_places_init(prologue_token_places* value) { initialize<prologue::TokenPlaces>(value); }
 void prologue_q_scale_init(prologue_q_scale* value) { initialize<prologue::QueryScale>(value); }
 void prologue_quantized_query_init(prologue_quantized_query* value) { initialize<prologue::QuantizedQuery>(value); }
+void prologue_head_group_init(prologue_head_group* value) { initialize<prologue::HeadGroup>(value); }
 void prologue_attention_prologue_params_init(prologue_attention_prologue_params* value) { initialize<prologue::AttentionPrologueParams>(value); }
 void prologue_add_bias_params_init(prologue_add_bias_params* value) { initialize<prologue::AddBiasParams>(value); }
 void prologue_qk_norm_params_init(prologue_qk_norm_params* value) { initialize<prologue::QkNormParams>(value); }
@@ -169,6 +173,7 @@ void prologue_moe_route_params_init(prologue_moe_route_params* value) { initiali
 void prologue_moe_gemm_params_init(prologue_moe_gemm_params* value) { initialize<prologue::MoeGemmParams>(value); }
 void prologue_moe_combine_params_init(prologue_moe_combine_params* value) { initialize<prologue::MoeCombineParams>(value); }
 void prologue_embedding_params_init(prologue_embedding_params* value) { initialize<prologue::EmbeddingParams>(value); }
+void prologue_gate_params_init(prologue_gate_params* value) { initialize<prologue::GateParams>(value); }
 void prologue_gather_cos_sin_params_init(prologue_gather_cos_sin_params* value) { initialize<prologue::GatherCosSinParams>(value); }
 void prologue_scale_logits_params_init(prologue_scale_logits_params* value) { initialize<prologue::ScaleLogitsParams>(value); }
 void prologue_sampling_row_init(prologue_sampling_row* value) { initialize<prologue::SamplingRow>(value); }
@@ -631,6 +636,14 @@ prologue_status prologue_embedding(const prologue_embedding_params* params, cons
   if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_embedding", "params", cpp(*params), "prologue_embedding_params_init");
   if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_embedding", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::embedding(cpp(*params), cpp(*execution)); });
+}
+
+prologue_status prologue_gate(const prologue_gate_params* params, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_gate", "params");
+  if (execution == nullptr) return null_argument("prologue_gate", "execution");
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_gate", "params", cpp(*params), "prologue_gate_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_gate", "execution", cpp(*execution), "prologue_execution_init");
+  return call([&] { return prologue::gate(cpp(*params), cpp(*execution)); });
 }
 
 prologue_status prologue_gather_cos_sin(const prologue_gather_cos_sin_params* params, const prologue_execution* execution) {

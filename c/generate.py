@@ -50,6 +50,7 @@ HEADERS = [
     ("kernels/moe/moe_gemm.h", True, None),
     ("kernels/moe/moe_combine.h", True, None),
     ("kernels/token_ops/embedding.h", True, None),
+    ("kernels/token_ops/gate.h", True, None),
     ("kernels/token_ops/gather_cos_sin.h", True, None),
     ("kernels/token_ops/scale_logits.h", True, None),
     ("kernels/token_ops/sampling.h", True, None),

@@ -779,6 +779,7 @@ PROLOGUE_C_API prologue_status prologue_rerope(const prologue_rerope_params* par
 //   Q    -> q_out[t, h, :], or q8_out with a scale
 //   K, V -> the token's slot of the paged cache, quantised to the cache's type; and k_out, v_out if given (rounded to dtype, not
 //           quantised)
+// A call may have other groups of heads besides Q, K and V, in the same launch (prologue_head_group): the heads of an indexer, or a gate.
 // Definitions, formulas and bounds: docs/numerics.md. Every pointer is on the operation's device. Strides count elements.
 //
 //   q, k, v  [num_tokens, heads, head_dim] dtype: three views of one packed buffer (prologue_set_packed_qkv), or three buffers. V may have
@@ -933,6 +934,45 @@ enum {
   PROLOGUE_ROUNDING_PER_STEP = 1,
 };
 
+// sigmoid: 1 / (1 + exp(-x))
+typedef int32_t prologue_head_activation;
+enum {
+  PROLOGUE_HEAD_ACTIVATION_NONE = 0,
+  PROLOGUE_HEAD_ACTIVATION_SIGMOID = 1,
+};
+
+#define PROLOGUE_MAX_HEAD_GROUPS INT64_C(4)
+
+// Describes other heads that a call computes in the same launch: those of an indexer, or a gate. For token t and head h (each step is optional):
+//   x = in[t, h, :] + bias[h, :];  norm, before or after the rotation;  rotation;  Hadamard transform;  x = x * constant;  x = activation(x)
+//   x -> out[t, h, :], or q8_out with a scale; and the token's slot of `cache`, quantised to the cache's type
+// Positions, slots, faults and rounding are those of the call. The guards of the operation hold for a group as if it were a call of its own
+// with its heads as Q (out, q8_out) and as K (cache): past the table is what is past that of its own `rope`. A token's fault is recorded
+// once: that of Q, K and V, otherwise that of the first group that has one.
+// A gate is a group without norm and rope. Packed rows [q | gate] of each head are two views whose head_stride is 2 * head_dim.
+typedef struct prologue_head_group {
+  prologue_heads_view in;   // [num_tokens, num_heads, head_dim] dtype
+  int64_t num_heads;        // 1..65536
+  int64_t head_dim;         // 1..1024 (PROLOGUE_MAX_HEAD_DIM); even, if there is a norm, a rotation, or a cache of 4 bits
+  const void* bias;         // [num_heads * head_dim] dtype; null = none
+  prologue_head_norm norm;  // of each head; its scope must be head
+  // Whether and how heads are rotated: an array of cos and sin, a bound on positions and a past_table of its own. num_axes is 1..rope.num_axes
+  // of the call: the first axes of its positions. A bound without a rotation is one, too, as in the rope of the call.
+  prologue_rope rope;
+  int64_t hadamard_block;  // as that of the call
+  float constant;          // = 1.0f; finite and not 0
+  prologue_head_activation activation;
+  prologue_mutable_heads_view out;  // [num_tokens, num_heads, head_dim] dtype; may be `in` itself (all strides equal); null = not wanted
+  prologue_quantized_query q8_out;  // fp8 in place of `out` and of the cache, then null; computed scales: [num_tokens, num_heads]
+  // [num_pages, page_size, num_heads, head_dim] in any format of K; null data = not cached. cache.head_dim is 0 or head_dim. The slot of a
+  // token is that of the call; it is at offset slot % page_size of page slot / page_size.
+  prologue_paged_heads cache;
+  int64_t num_pages;     // 0 = that of the call's cache; num_pages * page_size must be at least as large as there
+  int64_t page_size;     // 0 = that of the call's cache; otherwise 1..2^20
+  uint64_t reserved[6];  // zeros
+} prologue_head_group;
+PROLOGUE_C_API void prologue_head_group_init(prologue_head_group* value);
+
 typedef struct prologue_attention_prologue_params {
   int64_t num_tokens;
   int64_t num_q_heads;
@@ -971,9 +1011,14 @@ typedef struct prologue_attention_prologue_params {
   uint8_t* token_faults;          // [num_tokens]: a prologue_fault_code is written for each faulty token; null = not wanted
   // K and V are multiplied by these, which are finite and not 0, as their last step: k_out and v_out have it, and the cache stores the
   // products. 1: nothing is multiplied.
-  float k_constant;      // = 1.0f
-  float v_constant;      // = 1.0f
-  uint64_t reserved[7];  // zeros
+  float k_constant;  // = 1.0f
+  float v_constant;  // = 1.0f
+  // [num_groups]: other heads of the same tokens. The array is on the host, and read during the call only. With groups there may be no Q, K
+  // and V at all: num_q_heads and num_kv_heads are then 0, and so may head_dim be. If only groups are cached, cache.num_pages and
+  // cache.page_size still say which slots there are.
+  const prologue_head_group* groups;
+  int64_t num_groups;    // 0..4 (PROLOGUE_MAX_HEAD_GROUPS)
+  uint64_t reserved[5];  // zeros
 } prologue_attention_prologue_params;
 PROLOGUE_C_API void prologue_attention_prologue_params_init(prologue_attention_prologue_params* value);
 
@@ -996,7 +1041,7 @@ PROLOGUE_C_API prologue_status prologue_attention_prologue(
 typedef struct prologue_attention_prologue_plan prologue_attention_prologue_plan;
 // `params` fixes everything except what a run may change: num_tokens (up to max_tokens), places.num_seqs (up to that of
 // `params`), places.slot_mapping_len, places.page_table.num_kv_indices (up to that of `params`), places.position_axis_stride,
-// and the pointers.
+// and the pointers, also those of groups; num_groups and the other members of the groups are fixed.
 PROLOGUE_C_API prologue_status prologue_attention_prologue_plan_create(
     const prologue_attention_prologue_params* params,
     int64_t max_tokens,
@@ -1986,6 +2031,33 @@ typedef struct prologue_embedding_params {
 PROLOGUE_C_API void prologue_embedding_params_init(prologue_embedding_params* value);
 
 PROLOGUE_C_API prologue_status prologue_embedding(const prologue_embedding_params* params, const prologue_execution* execution);
+
+// ---- gate --------------------------------------------------------------------------------------------------------------------
+
+// Multiplies rows by the sigmoid of a gate: out[t, i] = x[t, i] / (1 + exp(-gate[t, i])).
+//
+//   x     [num_tokens, width] dtype, row stride x_stride
+//   gate  [num_tokens, width] dtype, row stride gate_stride
+//   out   [num_tokens, width] dtype, row stride out_stride; may be x or gate itself (equal strides), must not overlap them otherwise
+//
+// Numerics: float32 inside, the product is rounded once. The sigmoid is below 3 ulp off, and 0 below -87. A NaN stays one.
+// num_tokens = 0 is a no-op. Never allocates or synchronises.
+
+typedef struct prologue_gate_params {
+  int64_t num_tokens;
+  int64_t width;
+  prologue_dtype dtype;
+  const void* x;
+  int64_t x_stride;
+  const void* gate;
+  int64_t gate_stride;
+  void* out;
+  int64_t out_stride;
+  uint64_t reserved[4];  // zeros
+} prologue_gate_params;
+PROLOGUE_C_API void prologue_gate_params_init(prologue_gate_params* value);
+
+PROLOGUE_C_API prologue_status prologue_gate(const prologue_gate_params* params, const prologue_execution* execution);
 
 // ---- gather_cos_sin ----------------------------------------------------------------------------------------------------------
 

@@ -172,6 +172,8 @@ POSITION_SCALE_LLAMA4 = 1
 POSITION_SCALE_LOGN = 2
 ROUNDING_ONCE = 0
 ROUNDING_PER_STEP = 1
+HEAD_ACTIVATION_NONE = 0
+HEAD_ACTIVATION_SIGMOID = 1
 ACTIVATION_KIND_SILU = 0
 ACTIVATION_KIND_GELU_TANH = 1
 ACTIVATION_KIND_GELU = 2
@@ -184,6 +186,7 @@ EXPERT_WEIGHTING_SIGMOID = 2
 MAX_HEAD_DIM = 1024
 UNSET_STRIDE = -1
 MAX_WEIGHT_SEGMENTS = 4
+MAX_HEAD_GROUPS = 4
 PAGED_ATTENTION_COUNTERS = 264
 MAX_EXPERTS = 1024
 MAX_EXPERTS_PER_TOKEN = 32
@@ -565,6 +568,28 @@ class QuantizedQuery(_Struct):
     ]
 
 
+class HeadGroup(_Struct):
+    __slots__ = ()
+    _init_name = "prologue_head_group_init"
+    _fields_ = [
+        ("in", HeadsView),
+        ("num_heads", c_int64),
+        ("head_dim", c_int64),
+        ("bias", c_void_p),
+        ("norm", HeadNorm),
+        ("rope", Rope),
+        ("hadamard_block", c_int64),
+        ("constant", c_float),
+        ("activation", c_int32),
+        ("out", MutableHeadsView),
+        ("q8_out", QuantizedQuery),
+        ("cache", PagedHeads),
+        ("num_pages", c_int64),
+        ("page_size", c_int64),
+        ("reserved", c_uint64 * 6),
+    ]
+
+
 class AttentionPrologueParams(_Struct):
     __slots__ = ()
     _init_name = "prologue_attention_prologue_params_init"
@@ -597,7 +622,9 @@ class AttentionPrologueParams(_Struct):
         ("token_faults", c_void_p),
         ("k_constant", c_float),
         ("v_constant", c_float),
-        ("reserved", c_uint64 * 7),
+        ("groups", c_void_p),
+        ("num_groups", c_int64),
+        ("reserved", c_uint64 * 5),
     ]
 
 
@@ -1029,6 +1056,23 @@ class EmbeddingParams(_Struct):
     ]
 
 
+class GateParams(_Struct):
+    __slots__ = ()
+    _init_name = "prologue_gate_params_init"
+    _fields_ = [
+        ("num_tokens", c_int64),
+        ("width", c_int64),
+        ("dtype", c_int32),
+        ("x", c_void_p),
+        ("x_stride", c_int64),
+        ("gate", c_void_p),
+        ("gate_stride", c_int64),
+        ("out", c_void_p),
+        ("out_stride", c_int64),
+        ("reserved", c_uint64 * 4),
+    ]
+
+
 class GatherCosSinParams(_Struct):
     __slots__ = ()
     _init_name = "prologue_gather_cos_sin_params_init"
@@ -1192,6 +1236,7 @@ STRUCTS = [
     TokenPlaces,
     QueryScale,
     QuantizedQuery,
+    HeadGroup,
     AttentionPrologueParams,
     AddBiasParams,
     QkNormParams,
@@ -1215,6 +1260,7 @@ STRUCTS = [
     MoeGemmParams,
     MoeCombineParams,
     EmbeddingParams,
+    GateParams,
     GatherCosSinParams,
     ScaleLogitsParams,
     SamplingRow,
@@ -1294,6 +1340,7 @@ FUNCTIONS = {
     "moe_gemm": (c_int32, [POINTER(MoeGemmParams), c_void_p, POINTER(Execution)], False),
     "moe_combine": (c_int32, [POINTER(MoeCombineParams), POINTER(Execution)], False),
     "embedding": (c_int32, [POINTER(EmbeddingParams), POINTER(Execution)], False),
+    "gate": (c_int32, [POINTER(GateParams), POINTER(Execution)], False),
     "gather_cos_sin": (c_int32, [POINTER(GatherCosSinParams), POINTER(Execution)], False),
     "scale_logits": (c_int32, [POINTER(ScaleLogitsParams), POINTER(Execution)], False),
     "sample": (c_int32, [POINTER(SamplingParams), POINTER(Execution)], False),
@@ -1576,6 +1623,10 @@ def moe_combine(params, execution):
 
 def embedding(params, execution):
     _check(_call("embedding", (params, execution)))
+
+
+def gate(params, execution):
+    _check(_call("gate", (params, execution)))
 
 
 def gather_cos_sin(params, execution):

@@ -79,6 +79,7 @@ Status rotary(const RotaryParams&, const RotaryFrequencies&, const Execution&) {
 
 Status activation(const ActivationParams&, const Execution&) { return cuda_not_built("activation"); }
 Status add(const AddParams&, const Execution&) { return cuda_not_built("add"); }
+Status gate(const GateParams&, const Execution&) { return cuda_not_built("gate"); }
 Status embedding(const EmbeddingParams&, const Execution&) { return cuda_not_built("embedding"); }
 Status end_step(const EndStepParams&, const Execution&) { return cuda_not_built("end_step"); }
 Status gather_cos_sin(const GatherCosSinParams&, const Execution&) { return cuda_not_built("gather_cos_sin"); }

@@ -112,6 +112,10 @@ Status check_sizes(const AttentionLayerParams& p, Device device) {
   if (p.prologue.q8_out.data != nullptr) {
     return unsupported("attention_layer: prologue.q8_out is given: attention takes Q in dtype");
   }
+  if (p.prologue.num_groups != 0) {
+    return unsupported("attention_layer: prologue.num_groups is ", p.prologue.num_groups,
+                       ": the projection makes Q, K and V only, and it must be 0");
+  }
   if (p.prologue.q_rope.data != nullptr || p.prologue.k_rope.data != nullptr) {
     return unsupported("attention_layer: prologue.", p.prologue.q_rope.data != nullptr ? "q_rope" : "k_rope",
                        " is given: the projection makes whole heads");

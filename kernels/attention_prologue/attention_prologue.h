@@ -11,6 +11,7 @@
 //   Q    -> q_out[t, h, :], or q8_out with a scale
 //   K, V -> the token's slot of the paged cache, quantised to the cache's type; and k_out, v_out if given (rounded to dtype, not
 //           quantised)
+// A call may have other groups of heads besides Q, K and V, in the same launch (HeadGroup): the heads of an indexer, or a gate.
 // Definitions, formulas and bounds: docs/numerics.md. Every pointer is on the operation's device. Strides count elements.
 //
 //   q, k, v  [num_tokens, heads, head_dim] dtype: three views of one packed buffer (set_packed_qkv), or three buffers. V may have
@@ -152,6 +153,39 @@ struct QuantizedQuery {
 
 enum class Rounding : int32_t { once = 0, per_step };
 
+enum class HeadActivation : int32_t { none = 0, sigmoid };  // sigmoid: 1 / (1 + exp(-x))
+
+inline constexpr int64_t kMaxHeadGroups = 4;  // of a call, besides Q, K and V
+
+// Describes other heads that a call computes in the same launch: those of an indexer, or a gate. For token t and head h (each step is optional):
+//   x = in[t, h, :] + bias[h, :];  norm, before or after the rotation;  rotation;  Hadamard transform;  x = x * constant;  x = activation(x)
+//   x -> out[t, h, :], or q8_out with a scale; and the token's slot of `cache`, quantised to the cache's type
+// Positions, slots, faults and rounding are those of the call. The guards of the operation hold for a group as if it were a call of its own
+// with its heads as Q (out, q8_out) and as K (cache): past the table is what is past that of its own `rope`. A token's fault is recorded
+// once: that of Q, K and V, otherwise that of the first group that has one.
+// A gate is a group without norm and rope. Packed rows [q | gate] of each head are two views whose head_stride is 2 * head_dim.
+struct HeadGroup {
+  HeadsView in;                // [num_tokens, num_heads, head_dim] dtype
+  int64_t num_heads = 0;       // 1..65536
+  int64_t head_dim = 0;        // 1..1024 (kMaxHeadDim); even, if there is a norm, a rotation, or a cache of 4 bits
+  const void* bias = nullptr;  // [num_heads * head_dim] dtype; null = none
+  HeadNorm norm;               // of each head; its scope must be head
+  // Whether and how heads are rotated: an array of cos and sin, a bound on positions and a past_table of its own. num_axes is 1..rope.num_axes
+  // of the call: the first axes of its positions. A bound without a rotation is one, too, as in the rope of the call.
+  Rope rope;
+  int64_t hadamard_block = 0;  // as that of the call
+  float constant = 1.0f;       // finite and not 0
+  HeadActivation activation = HeadActivation::none;
+  MutableHeadsView out;   // [num_tokens, num_heads, head_dim] dtype; may be `in` itself (all strides equal); null = not wanted
+  QuantizedQuery q8_out;  // fp8 in place of `out` and of the cache, then null; computed scales: [num_tokens, num_heads]
+  // [num_pages, page_size, num_heads, head_dim] in any format of K; null data = not cached. cache.head_dim is 0 or head_dim. The slot of a
+  // token is that of the call; it is at offset slot % page_size of page slot / page_size.
+  PagedHeads cache;
+  int64_t num_pages = 0;      // 0 = that of the call's cache; num_pages * page_size must be at least as large as there
+  int64_t page_size = 0;      // 0 = that of the call's cache; otherwise 1..2^20
+  uint64_t reserved[6] = {};  // zeros: docs/versioning.md
+};
+
 struct AttentionPrologueParams {
   int64_t num_tokens = 0;
   int64_t num_q_heads = 0;
@@ -192,7 +226,12 @@ struct AttentionPrologueParams {
   // products. 1: nothing is multiplied.
   float k_constant = 1.0f;
   float v_constant = 1.0f;
-  uint64_t reserved[7] = {};  // zeros: docs/versioning.md
+  // [num_groups]: other heads of the same tokens. The array is on the host, and read during the call only. With groups there may be no Q, K
+  // and V at all: num_q_heads and num_kv_heads are then 0, and so may head_dim be. If only groups are cached, cache.num_pages and
+  // cache.page_size still say which slots there are.
+  const HeadGroup* groups = nullptr;
+  int64_t num_groups = 0;     // 0..4 (kMaxHeadGroups)
+  uint64_t reserved[5] = {};  // zeros: docs/versioning.md
 };
 
 // Returns the channels of a head of V.
@@ -215,7 +254,7 @@ class PROLOGUE_API AttentionProloguePlan {
  public:
   // `params` fixes everything except what a run may change: num_tokens (up to max_tokens), places.num_seqs (up to that of
   // `params`), places.slot_mapping_len, places.page_table.num_kv_indices (up to that of `params`), places.position_axis_stride,
-  // and the pointers.
+  // and the pointers, also those of groups; num_groups and the other members of the groups are fixed.
   static Result<AttentionProloguePlan> create(const AttentionPrologueParams& params, int64_t max_tokens,
                                               const Execution& execution);
   // Everything fixed must be equal to the plan's, and a pointer must be null exactly if the plan's was; otherwise an error names
@@ -228,7 +267,8 @@ class PROLOGUE_API AttentionProloguePlan {
   const char* kernel() const;
 
  private:
-  AttentionPrologueParams params_;  // with num_tokens = max_tokens
+  AttentionPrologueParams params_;  // with num_tokens = max_tokens; its groups are:
+  HeadGroup groups_[kMaxHeadGroups];
   const void* kernel_ = nullptr;    // the CUDA backend's choice
   Device device_ = Device::cpu;
 };

@@ -109,7 +109,8 @@ Status launch_general(const Family& instance, const AttentionPrologueParams& p, 
   GeneralArgs args;
   fill(p, int64_t{instance.vector}, args);
   const int64_t lanes = padded_lanes(units_of_all(p, instance.vector));
-  const int64_t all = args.tensors[0].heads + args.tensors[1].heads + args.tensors[2].heads;
+  int64_t all = 0;
+  for (const TensorArgs<int64_t>& tensor : args.tensors) all += tensor.heads;
   const bool over_token = normed_over_token(p);
   const int64_t max_rows = lanes > 32 ? 1 : (over_token ? 256 : 128) / lanes;
   const int64_t rows = fill_warps(std::min(max_rows, all), lanes);
@@ -288,7 +289,7 @@ const char* kernel_of_plan(const void* plan) {
 }
 
 Status run_plan(const void* plan, const AttentionPrologueParams& params, const Execution& execution) {
-  if (params.num_q_heads == 0 && !has_k(params) && !has_v(params)) return {};
+  if (params.num_q_heads == 0 && !has_k(params) && !has_v(params) && params.num_groups == 0) return {};
   const auto* family = static_cast<const Family*>(plan);
   if (family->general == nullptr && lacks_slots(params)) {  // lean kernels read a slot for each token
     family = find_family(params, false);

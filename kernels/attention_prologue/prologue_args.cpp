@@ -4,6 +4,7 @@
 #include <limits>
 
 #include <prologue/kernels/attention_prologue/described/args.h>
+#include <prologue/kernels/attention_prologue/head_groups.h>
 #include <prologue/kernels/attention_prologue/prologue_choice.h>
 
 namespace prologue::cuda {
@@ -18,39 +19,48 @@ Stride bytes_of(int64_t elements, int64_t bits) {
 const char* bytes_of(const void* data) { return static_cast<const char*>(data); }
 uint32_t step_of(const IndexView& view) { return view.type == DType::int64 ? 8 : 4; }
 
-HeadLayout layout_of(const AttentionPrologueParams& p) {
-  return {static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rope.rotary_dim),
-          static_cast<int32_t>(p.rope.rotary_dim > 0 ? p.rope.rotary_offset : 0), p.rope.style};
+HeadLayout layout_of(int64_t head_dim, const Rope& rope) {
+  return {static_cast<int32_t>(head_dim), static_cast<int32_t>(rope.rotary_dim),
+          static_cast<int32_t>(rope.rotary_dim > 0 ? rope.rotary_offset : 0), rope.style};
 }
 
-BlockLayout block_layout_of(const AttentionPrologueParams& p) {
-  return {layout_of(p), static_cast<int32_t>(p.rope.rotary_dim > 0 ? p.rope.num_blocks : 1)};
+// `bits` are those of an element of `in`.
+template <class Stride>
+void fill_tensor(TensorArgs<Stride>& tensor, const HeadsView& in, int64_t bits, void* out, const PageStrides& out_strides,
+                 int64_t out_bits, int64_t heads) {
+  tensor.in = bytes_of(in.data);
+  tensor.in_token = bytes_of<Stride>(in.token_stride, bits);
+  tensor.in_head = bytes_of<Stride>(in.head_stride, bits);
+  tensor.out = static_cast<char*>(out);
+  tensor.out_page = bytes_of<Stride>(out_strides.page, out_bits);
+  tensor.out_token = bytes_of<Stride>(out_strides.token, out_bits);
+  tensor.out_head = bytes_of<Stride>(out_strides.head, out_bits);
+  tensor.heads = static_cast<int32_t>(heads);
+}
+
+// Of heads whose output has a row for each token.
+template <class Stride>
+void fill_tensor(TensorArgs<Stride>& tensor, const HeadsView& in, int64_t bits, const MutableHeadsView& out,
+                 const QuantizedQuery& q8, int64_t heads) {
+  if (q8.data != nullptr) {
+    fill_tensor(tensor, in, bits, q8.data, {0, q8.token_stride, q8.head_stride}, 8, heads);
+  } else {
+    fill_tensor(tensor, in, bits, out.data, {0, out.token_stride, out.head_stride}, bits, heads);
+  }
+}
+
+// Of heads that are cached.
+template <class Stride>
+void fill_tensor(TensorArgs<Stride>& tensor, const HeadsView& in, int64_t bits, const PagedHeads& side, int64_t heads) {
+  fill_tensor(tensor, in, bits, side.data, side.strides, dtype_bits(side.format.type), heads);
 }
 
 template <class Stride, class Tensor>
-void fill_tensors(const AttentionPrologueParams& p, Tensor (&tensors)[3]) {
+void fill_tensors(const AttentionPrologueParams& p, Tensor* tensors) {
   const int64_t bits = dtype_size(p.dtype) * 8;
-  const auto fill = [&](TensorArgs<Stride>& tensor, const HeadsView& in, void* out, const PageStrides& out_strides,
-                        int64_t out_bits, int64_t heads) {
-    tensor.in = bytes_of(in.data);
-    tensor.in_token = bytes_of<Stride>(in.token_stride, bits);
-    tensor.in_head = bytes_of<Stride>(in.head_stride, bits);
-    tensor.out = static_cast<char*>(out);
-    tensor.out_page = bytes_of<Stride>(out_strides.page, out_bits);
-    tensor.out_token = bytes_of<Stride>(out_strides.token, out_bits);
-    tensor.out_head = bytes_of<Stride>(out_strides.head, out_bits);
-    tensor.heads = static_cast<int32_t>(heads);
-  };
-  if (p.q8_out.data != nullptr) {
-    fill(tensors[0], p.q, p.q8_out.data, {0, p.q8_out.token_stride, p.q8_out.head_stride}, 8, p.num_q_heads);
-  } else {
-    fill(tensors[0], p.q, p.q_out.data, {0, p.q_out.token_stride, p.q_out.head_stride}, bits, p.num_q_heads);
-  }
-  const auto fill_side = [&](TensorArgs<Stride>& tensor, const HeadsView& in, const PagedHeads& side) {
-    fill(tensor, in, side.data, side.strides, dtype_bits(side.format.type), p.num_kv_heads);
-  };
-  if (has_k(p)) fill_side(tensors[1], p.k, p.cache.k);
-  if (has_v(p)) fill_side(tensors[2], p.v, p.cache.v);
+  fill_tensor<Stride>(tensors[0], p.q, bits, p.q_out, p.q8_out, p.num_q_heads);
+  if (has_k(p)) fill_tensor<Stride>(tensors[1], p.k, bits, p.cache.k, p.num_kv_heads);
+  if (has_v(p)) fill_tensor<Stride>(tensors[2], p.v, bits, p.cache.v, p.num_kv_heads);
 }
 
 // Fills in what all lean kernels need. They read both index arrays and the table: where there are none any address will do.
@@ -67,7 +77,7 @@ void fill_core(const AttentionPrologueParams& p, CoreArgs<Tensor>& args) {
   }
   args.cos_sin = static_cast<const float*>(p.rope.cos.data);
   args.max_position = static_cast<uint32_t>(p.rope.max_position);
-  args.layout = layout_of(p);
+  args.layout = layout_of(p.head_dim, p.rope);
   args.row_is_token = p.rope.source == RopeSource::per_token ? 1 : 0;
   args.faults = p.faults;
   args.token_faults = p.token_faults;
@@ -77,52 +87,61 @@ void fill_core(const AttentionPrologueParams& p, CoreArgs<Tensor>& args) {
   if (args.slots == nullptr) args.slots = args.positions, args.slot_step = args.position_step;
 }
 
-// Fills in the scales of what is stored: of Q as fp8, and of K and V. `add(tensor, type, scaling)` takes what else there is to know.
+// Fills in the scales of what a tensor stores. `add(tensor, type, scaling)` takes what else there is to know.
 template <class Tensor, class Add>
-void fill_scales(const AttentionPrologueParams& p, Tensor (&tensors)[3], const Add& add) {
-  const auto fill = [&](Tensor& tensor, DType type, KvScaling scaling, float* scales, const PageStrides& computed_strides) {
-    using Stride = decltype(tensor.scale_page);
-    add(tensor, type, scaling);
-    if (scaling == KvScaling::none) return;
-    tensor.scale = reinterpret_cast<char*>(scales);
-    if (scaling == KvScaling::token_head) {
-      tensor.scale_page = bytes_of<Stride>(computed_strides.page, 32);
-      tensor.scale_token = bytes_of<Stride>(computed_strides.token, 32);
-      tensor.scale_head = bytes_of<Stride>(computed_strides.head, 32);
-    } else if (scaling == KvScaling::head) {
-      tensor.scale_head = 4;
-    }
-  };
-  if (p.q8_out.data != nullptr) fill(tensors[0], p.q8_out.type, p.q8_out.scaling, p.q8_out.scale, {0, p.num_q_heads, 1});
-  const auto fill_side = [&](Tensor& tensor, const PagedHeads& side) {
-    if (side.data == nullptr || side.format.type == p.dtype) return;
-    fill(tensor, side.format.type, side.format.scaling, side.scale, side.scale_strides);
-  };
-  fill_side(tensors[1], p.cache.k);
-  fill_side(tensors[2], p.cache.v);
+void fill_scales(Tensor& tensor, DType type, KvScaling scaling, float* scales, const PageStrides& computed_strides,
+                 const Add& add) {
+  using Stride = decltype(tensor.scale_page);
+  add(tensor, type, scaling);
+  if (scaling == KvScaling::none) return;
+  tensor.scale = reinterpret_cast<char*>(scales);
+  if (scaling == KvScaling::token_head) {
+    tensor.scale_page = bytes_of<Stride>(computed_strides.page, 32);
+    tensor.scale_token = bytes_of<Stride>(computed_strides.token, 32);
+    tensor.scale_head = bytes_of<Stride>(computed_strides.head, 32);
+  } else if (scaling == KvScaling::head) {
+    tensor.scale_head = 4;
+  }
 }
 
-// Fills in the type that is stored, too. LeanTensor and TensorExtras have the same members for it.
-template <class Tensor>
-void fill_stores(const AttentionPrologueParams& p, Tensor (&tensors)[3]) {
-  fill_scales(p, tensors, [](Tensor& tensor, DType type, KvScaling scaling) {
-    tensor.store = type;
-    tensor.scale_from = scale_source(scaling);
-  });
+template <class Tensor, class Add>
+void fill_scales(Tensor& tensor, const QuantizedQuery& q8, int64_t num_heads, const Add& add) {
+  if (q8.data != nullptr) fill_scales(tensor, q8.type, q8.scaling, q8.scale, {0, num_heads, 1}, add);
 }
+
+template <class Tensor, class Add>
+void fill_scales(Tensor& tensor, const PagedHeads& side, DType dtype, const Add& add) {
+  if (side.data == nullptr || side.format.type == dtype) return;
+  fill_scales(tensor, side.format.type, side.format.scaling, side.scale, side.scale_strides, add);
+}
+
+// Those of Q as fp8, and of K and V.
+template <class Tensor, class Add>
+void fill_scales(const AttentionPrologueParams& p, Tensor* tensors, const Add& add) {
+  fill_scales(tensors[0], p.q8_out, p.num_q_heads, add);
+  fill_scales(tensors[1], p.cache.k, p.dtype, add);
+  fill_scales(tensors[2], p.cache.v, p.dtype, add);
+}
+
+// The type that is stored, too. LeanTensor and TensorExtras have the same members for it.
+constexpr auto kAddStore = [](auto& tensor, DType type, KvScaling scaling) {
+  tensor.store = type;
+  tensor.scale_from = scale_source(scaling);
+};
 
 // k_out and v_out. MostStepsTensor, TensorExtras and DescribedTensor have the same members for it.
 template <class Tensor>
-void fill_second_outputs(const AttentionPrologueParams& p, Tensor (&tensors)[3]) {
-  const int64_t bits = dtype_size(p.dtype) * 8;
-  const auto fill = [&](Tensor& tensor, const MutableHeadsView& out) {
-    using Stride = decltype(tensor.second_token);
-    tensor.second_out = static_cast<char*>(out.data);
-    tensor.second_token = bytes_of<Stride>(out.token_stride, bits);
-    tensor.second_head = bytes_of<Stride>(out.head_stride, bits);
-  };
-  fill(tensors[1], p.k_out);
-  fill(tensors[2], p.v_out);
+void fill_second_output(Tensor& tensor, const MutableHeadsView& out, int64_t bits) {
+  using Stride = decltype(tensor.second_token);
+  tensor.second_out = static_cast<char*>(out.data);
+  tensor.second_token = bytes_of<Stride>(out.token_stride, bits);
+  tensor.second_head = bytes_of<Stride>(out.head_stride, bits);
+}
+
+template <class Tensor>
+void fill_second_outputs(const AttentionPrologueParams& p, Tensor* tensors) {
+  fill_second_output(tensors[1], p.k_out, dtype_size(p.dtype) * 8);
+  fill_second_output(tensors[2], p.v_out, dtype_size(p.dtype) * 8);
 }
 
 void fill_steps(const HeadPlan& plan, LeanTensor& tensor) {
@@ -155,7 +174,7 @@ void fill_lean(const AttentionPrologueParams& p, int features, const HeadPlans& 
   fill_steps(plans.k, args.tensors[1]);
   fill_steps(plans.v, args.tensors[2]);
   for (LeanTensor& tensor : args.tensors) tensor.scale = const_cast<char*>(tensor.in);  // read, but not used
-  fill_stores(p, args.tensors);
+  fill_scales(p, args.tensors, kAddStore);
   args.axes.pair_axis = p.rope.pair_axis;
   for (int64_t axis = 1; axis < p.rope.num_axes; ++axis) {
     args.axes.offset[axis - 1] = axis * t.position_axis_stride * step_of(t.positions);
@@ -197,31 +216,52 @@ void fill(const AttentionPrologueParams& p, int features, MostStepsArgs& args) {
 }
 
 void fill(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& args) {
+  const int64_t bits = dtype_size(p.dtype) * 8;
   fill_tensors<int64_t>(p, args.tensors);
-  fill_stores(p, args.extras);
+  fill_scales(p, args.extras, kAddStore);
   fill_second_outputs(p, args.extras);
+  args.token = token_args(p);
+  args.ropes[0] = p.rope;
   const HeadPlans plans = head_plans(p);
-  const auto steps = [&](TensorExtras& extras, const HeadPlan& plan, bool rotates) {
+  const auto steps = [&](TensorExtras& extras, const HeadPlan& plan, const Rope& rope) {
     extras.plan = plan;
-    extras.rotates = rotates ? 1 : 0;
-    const bool halves = (plan.width / 2) % vector == 0;
+    extras.rotates = rope.rotary_dim > 0 ? 1 : 0;
+    const bool halves = plan.width % (2 * vector) == 0;
     extras.layout = {{static_cast<int32_t>(plan.width), static_cast<int32_t>(halves ? plan.width : 0), 0, RopeStyle::neox}, 1};
-    if (rotates) extras.layout = block_layout_of(p);
+    if (extras.rotates != 0) extras.layout = {layout_of(plan.width, rope), static_cast<int32_t>(rope.num_blocks)};
   };
-  steps(args.extras[0], plans.q, p.rope.rotary_dim > 0);
-  steps(args.extras[1], plans.k, p.rope.rotary_dim > 0);
-  steps(args.extras[2], plans.v, false);
+  steps(args.extras[0], plans.q, p.rope);
+  steps(args.extras[1], plans.k, p.rope);
+  steps(args.extras[2], plans.v, {});
   const auto rotated = [&](TensorExtras& extras, const HeadsView& in) {
-    const int64_t bits = dtype_size(p.dtype) * 8;
     extras.rotated_in = bytes_of(in.data);
     extras.rotated_token = bytes_of<int64_t>(in.token_stride, bits);
     extras.rotated_head = bytes_of<int64_t>(in.head_stride, bits);
   };
   rotated(args.extras[0], p.q_rope);
   rotated(args.extras[1], p.k_rope);
-  args.token = token_args(p);
-  args.rope = p.rope;
-  args.layout = block_layout_of(p);
+  for (const int side : {1, 2}) args.extras[side].cached = 1, args.extras[side].pages = args.token.pages;
+
+  for (int64_t i = 0; i < p.num_groups; ++i) {
+    const HeadGroup group = group_of(p, i);
+    TensorArgs<int64_t>& tensor = args.tensors[3 + i];
+    TensorExtras& extras = args.extras[3 + i];
+    steps(extras, head_plan(group, p.rounding), group.rope);
+    args.ropes[1 + i] = group.rope;
+    extras.rope = static_cast<int32_t>(1 + i);
+    if (group.cache.data != nullptr) {
+      extras.cached = 1;
+      extras.pages = page_divider(group.page_size);
+      fill_tensor(tensor, group.in, bits, group.cache, group.num_heads);
+      fill_scales(extras, group.cache, p.dtype, kAddStore);
+      fill_second_output(extras, group.out, bits);
+    } else {
+      fill_tensor(tensor, group.in, bits, group.out, group.q8_out, group.num_heads);
+      fill_scales(extras, group.q8_out, group.num_heads, kAddStore);
+    }
+  }
+  args.num_tensors = static_cast<int32_t>(3 + p.num_groups);
+  for (const TensorExtras& extras : args.extras) args.packs |= dtype_bits(extras.store) == 4 ? 1 : 0;
   args.q_scale = p.q_scale;
   args.faults = p.faults;
   args.token_faults = p.token_faults;

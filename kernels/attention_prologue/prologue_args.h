@@ -167,9 +167,11 @@ using ArgsOf = std::conditional_t<(kFeatures & kMostSteps) != 0, MostStepsArgs,
 
 // ---- of the general kernel --------------------------------------------------------------------------------------------------
 
+inline constexpr int kMaxTensors = 3 + static_cast<int>(kMaxHeadGroups);  // q, k, v and the groups
+
 struct TensorExtras {
   HeadPlan plan;
-  char* second_out = nullptr;  // k_out, v_out
+  char* second_out = nullptr;  // k_out, v_out, and `out` of a group that is cached
   char* scale = nullptr;
   int64_t second_token = 0;
   int64_t second_head = 0;
@@ -180,21 +182,26 @@ struct TensorExtras {
   ScaleFrom scale_from = ScaleFrom::nothing;
   BlockLayout layout;
   int32_t rotates = 0;
+  int32_t rope = 0;    // that rotates: 0 is that of the call, the others are those of groups, which have their own bounds
+  int32_t cached = 0;  // `out` is a cache, whose pages are those of `pages`; otherwise its rows are tokens
+  PageDivider pages;
   const char* rotated_in = nullptr;  // the rotated channels, if they are apart; `in` has the others
   int64_t rotated_token = 0;
   int64_t rotated_head = 0;
 };
 
 struct GeneralArgs {
-  TensorArgs<int64_t> tensors[3];  // q, k, v
-  TensorExtras extras[3];
+  TensorArgs<int64_t> tensors[kMaxTensors];
+  TensorExtras extras[kMaxTensors];
+  int32_t num_tensors = 3;
+  int32_t packs = 0;  // a cache has 4 bits
   TokenArgs token;
-  Rope rope;
-  BlockLayout layout;  // of q and k
+  Rope ropes[1 + kMaxHeadGroups];
   QueryScale q_scale;
   FaultRecord* faults = nullptr;
   uint8_t* token_faults = nullptr;
 };
+static_assert(sizeof(GeneralArgs) <= 4096, "what every driver takes as the parameters of a kernel");
 
 // ---- filling in -------------------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@
 #include <initializer_list>
 #include <limits>
 
+#include <prologue/kernels/attention_prologue/head_groups.h>
 #include <prologue/kernels/attention_prologue/prologue_args.h>
 #include <prologue/kernels/attention_prologue/steps/head_plan.h>
 #include <prologue/kernels/base/shared/rope_pairs.h>
@@ -46,21 +47,30 @@ bool fits(const AttentionPrologueParams& p, int64_t vector, bool heads) {
   Alignment a = {vector, heads};
   const int64_t rotary = p.rope.rotary_dim;
   a.strides({p.head_dim - rotary, rotary > 0 ? pairs_of_block(p.rope) : 0, rotary > 0 ? p.rope.rotary_offset : 0});
-  const auto norm = [&](const HeadNorm& of) {
-    a.strides({p.head_dim / 2, of.weight_head_stride});
+  const auto norm_over = [&](const HeadNorm& of, int64_t head_dim) {
+    a.strides({head_dim / 2, of.weight_head_stride});
     for (const void* values : {of.weight, of.bias}) a.pointer(values, dtype_bits(of.weight_type));
   };
-  if (q_normed(p)) norm(p.q_norm);
-  if (k_normed(p)) norm(p.k_norm);
+  if (q_normed(p)) norm_over(p.q_norm, p.head_dim);
+  if (k_normed(p)) norm_over(p.k_norm, p.head_dim);
+  const auto q8_out = [&](const QuantizedQuery& q8) {
+    if (q8.data == nullptr || !heads) return;
+    a.pointer(q8.data, 8);
+    a.strides({q8.token_stride, q8.head_stride});
+  };
+  const auto rows = [&](const Rope& rope) {
+    if (rope.rotary_dim == 0 || !rope_rows_are_given(rope.source)) return;
+    for (const RopeColumns* columns : {&rope.cos, &rope.sin}) {
+      a.pointer(columns->data, dtype_size(rope.type) * 8);
+      a.strides({columns->row_stride});
+    }
+  };
   if (p.num_q_heads > 0) {
     a.heads(p.q, bits);
     a.heads(p.q_rope, bits);
     a.heads(as_input(p.q_out), bits);
     a.pointer(p.bias.q, bits);
-    if (p.q8_out.data != nullptr && heads) {
-      a.pointer(p.q8_out.data, 8);
-      a.strides({p.q8_out.token_stride, p.q8_out.head_stride});
-    }
+    q8_out(p.q8_out);
   }
   if (has_k(p)) {
     a.heads(p.k, bits);
@@ -77,11 +87,19 @@ bool fits(const AttentionPrologueParams& p, int64_t vector, bool heads) {
     a.pointer(p.bias.v, bits);
     a.pages(p.cache.v);
   }
-  if (rotary > 0 && rope_rows_are_given(p.rope.source)) {
-    for (const RopeColumns* columns : {&p.rope.cos, &p.rope.sin}) {
-      a.pointer(columns->data, dtype_size(p.rope.type) * 8);
-      a.strides({columns->row_stride});
-    }
+  rows(p.rope);
+  for (int64_t i = 0; i < p.num_groups; ++i) {
+    const HeadGroup group = group_of(p, i);
+    const Rope& rope = group.rope;
+    const bool rotates = rope.rotary_dim > 0;
+    a.strides({group.head_dim, rope.rotary_dim, rotates ? pairs_of_block(rope) : 0, rotates ? rope.rotary_offset : 0});
+    if (normed(group.norm)) norm_over(group.norm, group.head_dim);
+    a.heads(group.in, bits);
+    a.heads(as_input(group.out), bits);
+    q8_out(group.q8_out);
+    a.pointer(group.bias, bits);
+    a.pages(group.cache);
+    rows(rope);
   }
   return a.ok;
 }
@@ -94,9 +112,10 @@ bool whole_heads(const AttentionPrologueParams& p) {
   return p.rope.rotary_dim == 0 || (p.rope.rotary_dim == p.head_dim && p.rope.style == RopeStyle::neox);
 }
 
-// Returns true if the call needs nothing that only the general kernel can do.
+// Returns true if the call needs nothing that lean kernels cannot do.
 bool lean(const AttentionPrologueParams& p) {
   const Rope& r = p.rope;
+  if (p.num_groups > 0) return false;
   if (p.num_q_heads + 2 * p.num_kv_heads > kMaxBlocksOfToken) return false;
   const bool no_cache = (has_k(p) && p.cache.k.data == nullptr) || (has_v(p) && p.cache.v.data == nullptr);
   const HeadPlans plans = head_plans(p);
@@ -144,8 +163,12 @@ int64_t widest_described_vector(const AttentionPrologueParams& p) {
 }
 
 int64_t units_of_all(const AttentionPrologueParams& p, int64_t vector) {
-  const int64_t qk = units_of({static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rope.rotary_dim)}, vector);
-  return std::max(qk, has_v(p) ? (v_head_dim(p) + 2 * vector - 1) / (2 * vector) : 0);
+  const auto units = [&](int64_t head_dim, const Rope& rope) {
+    return units_of({static_cast<int32_t>(head_dim), static_cast<int32_t>(rope.rotary_dim)}, vector);
+  };
+  int64_t most = std::max(units(p.head_dim, p.rope), has_v(p) ? units(v_head_dim(p), {}) : 0);
+  for (int64_t i = 0; i < p.num_groups; ++i) most = std::max(most, units(p.groups[i].head_dim, p.groups[i].rope));
+  return most;
 }
 
 bool packs_whole_vectors(const PagedHeads& side, int64_t vector) {

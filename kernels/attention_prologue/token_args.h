@@ -62,10 +62,16 @@ struct TokenArgs {
   int32_t position_offset_per_seq = 0;
 };
 
-// Returns true if something is written to the cache, so that slots are needed.
-inline bool writes_cache(const AttentionPrologueParams& p) {
+// Returns true if K or V is written to the cache.
+inline bool writes_kv(const AttentionPrologueParams& p) {
   return p.num_kv_heads > 0 &&
          ((p.k.data != nullptr && p.cache.k.data != nullptr) || (p.v.data != nullptr && p.cache.v.data != nullptr));
+}
+// Returns true if something is written to a cache, so that slots are needed.
+inline bool writes_cache(const AttentionPrologueParams& p) {
+  bool writes = writes_kv(p);
+  for (int64_t i = 0; i < p.num_groups; ++i) writes = writes || p.groups[i].cache.data != nullptr;
+  return writes;
 }
 inline bool derives_slots(const AttentionPrologueParams& p) {
   return p.places.cu_seqlens_q != nullptr && p.places.slot_mapping.data == nullptr && writes_cache(p);
@@ -124,7 +130,28 @@ struct ResolvedToken : Token {
   int64_t positions[kMaxAxes] = {};  // on axes that there are not: as on axis 0
   int64_t page = 0;                  // of the slot, if it reaches the cache
   uint32_t offset = 0;
+  SlotFacts slot;
 };
+
+// Returns what may be done for heads that have a rotation, or a bound on positions, of their own. The token is no padding.
+PROLOGUE_HOST_DEVICE inline Token token_of_rope(const ResolvedToken& token, const Rope& rope) {
+  PositionFacts position;
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+  for (int axis = 0; axis < kMaxAxes; ++axis) {
+    // A negative position that is no padding is a derived one.
+    if (axis < rope.num_axes) add_position(token.positions[axis], true, rope.max_position, position);
+  }
+  Token of_heads = decide_position(position, rope.past_table);
+  decide_slot(token.slot, of_heads);
+  return of_heads;
+}
+
+// Finds the page and the offset of the token's slot in a cache whose pages have another size.
+PROLOGUE_HOST_DEVICE inline void split_again(const PageDivider& from, const PageDivider& to, int64_t& page, uint32_t& offset) {
+  if (from.page_size != to.page_size) split_slot(to, page * from.page_size + offset, page, offset);
+}
 
 PROLOGUE_HOST_DEVICE inline int64_t position_offset_of(const TokenArgs& p, const TokenSequence& sequence) {
   return index_at(p.position_offsets, p.position_offset_per_seq != 0 ? sequence.index : 0);
@@ -205,6 +232,7 @@ PROLOGUE_HOST_DEVICE void resolve_slot(const TokenArgs& p, const Indices& indice
       split_slot(p.pages, at, token.page, token.offset);
     }
   }
+  token.slot = slot;
   decide_slot(slot, token);
 }
 

@@ -82,6 +82,10 @@ Status check_sizes(const QkvPrologueParams& p) {
     if (view.data == nullptr) continue;
     return invalid_argument(kName, ": prologue.", view.name, " is given: the projection makes q, k and v, and it must be null");
   }
+  if (q.num_groups != 0) {
+    return unsupported(kName, ": prologue.num_groups is ", q.num_groups,
+                       ": the projection makes q, k and v only, and it must be 0");
+  }
   AttentionPrologueParams empty = q;  // without tokens only sizes are checked
   empty.num_tokens = 0;
   return validate(empty);

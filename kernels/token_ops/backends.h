@@ -8,6 +8,7 @@
 #include <prologue/kernels/token_ops/add.h>
 #include <prologue/kernels/token_ops/embedding.h>
 #include <prologue/kernels/token_ops/end_step.h>
+#include <prologue/kernels/token_ops/gate.h>
 #include <prologue/kernels/token_ops/gather_cos_sin.h>
 #include <prologue/kernels/token_ops/logprobs.h>
 #include <prologue/kernels/token_ops/norm.h>
@@ -21,6 +22,7 @@ PROLOGUE_API Status validate(const ActivationParams& params, const Execution& ex
 PROLOGUE_API Status validate(const AddParams& params, const Execution& execution);
 PROLOGUE_API Status validate(const EmbeddingParams& params, const Execution& execution);
 PROLOGUE_API Status validate(const EndStepParams& params, const Execution& execution);
+PROLOGUE_API Status validate(const GateParams& params, const Execution& execution);
 PROLOGUE_API Status validate(const GatherCosSinParams& params, const Execution& execution);
 PROLOGUE_API Status validate(const LogprobsParams& params, const Execution& execution);
 PROLOGUE_API Status validate(const NormParams& params, const Execution& execution);
@@ -32,6 +34,7 @@ PROLOGUE_API Status run_validated(const ActivationParams& params, const Executio
 PROLOGUE_API Status run_validated(const AddParams& params, const Execution& execution);
 PROLOGUE_API Status run_validated(const EmbeddingParams& params, const Execution& execution);
 PROLOGUE_API Status run_validated(const EndStepParams& params, const Execution& execution);
+PROLOGUE_API Status run_validated(const GateParams& params, const Execution& execution);
 PROLOGUE_API Status run_validated(const GatherCosSinParams& params, const Execution& execution);
 PROLOGUE_API Status run_validated(const LogprobsParams& params, const Execution& execution);
 PROLOGUE_API Status run_validated(const NormParams& params, const Execution& execution);
@@ -44,6 +47,7 @@ Status activation(const ActivationParams& params, const Execution& execution);
 Status add(const AddParams& params, const Execution& execution);
 Status embedding(const EmbeddingParams& params, const Execution& execution);
 Status end_step(const EndStepParams& params, const Execution& execution);
+Status gate(const GateParams& params, const Execution& execution);
 Status gather_cos_sin(const GatherCosSinParams& params, const Execution& execution);
 Status logprobs(const LogprobsParams& params, const Execution& execution);
 Status norm(const NormParams& params, const Execution& execution);
@@ -57,6 +61,7 @@ Status activation(const ActivationParams& params, const Execution& execution);
 Status add(const AddParams& params, const Execution& execution);
 Status embedding(const EmbeddingParams& params, const Execution& execution);
 Status end_step(const EndStepParams& params, const Execution& execution);
+Status gate(const GateParams& params, const Execution& execution);
 Status gather_cos_sin(const GatherCosSinParams& params, const Execution& execution);
 Status logprobs(const LogprobsParams& params, const Execution& execution);
 Status norm(const NormParams& params, const Execution& execution);

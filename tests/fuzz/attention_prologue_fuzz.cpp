@@ -9,7 +9,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Choices choices(data, size);
   MemoryMap map(choices);
   AttentionPrologueParams p;
+  HeadGroup groups[kMaxHeadGroups];
   decode_prologue(choices, map, p, false);
+  decode_groups(choices, map, p, groups);
   decode_fault_records(choices, map, p);
   if (!map.allocate()) return 0;
   fill_prologue(choices, p);

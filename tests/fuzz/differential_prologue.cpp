@@ -66,6 +66,7 @@ PrologueCase real_case(Random& random, const Sizes& sizes) {
   if (one_in(2)) c.page_size = int64_t{1} << random.integer(0, 8);
   const int64_t values = random.integer(0, 15);
   if (values < 2) c.values = values == 0 ? Values::huge : Values::denormal;
+  if (one_in(6)) choose_groups(random, c);
   c.seed = random.bits() >> 32;
   return c;
 }
@@ -112,6 +113,17 @@ std::vector<Output> outputs_of(const AttentionPrologueParams& p) {
                                  {p.faults, "faults", Element::int64},
                                  {p.token_faults, "token_faults", Element::byte, {{"token", 1}}}};
   add_cache_outputs(p.cache, outputs);
+  for (int64_t i = 0; i < p.num_groups; ++i) {
+    const HeadGroup& g = p.groups[i];
+    const QuantizedQuery& q8 = g.q8_out;
+    outputs.push_back(output_of_heads("out of a group", g.out, element_of<T>()));
+    outputs.push_back(
+        {q8.data, "q8_out of a group", Element::byte, {{"token", q8.token_stride}, {"head", q8.head_stride}, {"channel", 1}}});
+    outputs.push_back({q8.scale, "q8_out.scale of a group", Element::f32, {{"token", g.num_heads}, {"head", 1}}});
+    PagedKvView cache;
+    cache.k = g.cache;
+    if (g.cache.data != nullptr) add_cache_outputs(cache, outputs);
+  }
   return outputs;
 }
 
@@ -138,6 +150,7 @@ Outcome run_qkv_prologue(Backend backend, uint64_t seed, const Sizes& sizes) {
   return with_random_dtype(random, [&](auto type) {
     using T = decltype(type);
     PrologueCase c = fit_to_projection(real_case(random, sizes));
+    c.groups.clear();
     if (c.num_q_heads == 0) c.num_q_heads = 4;
     c.num_tokens = random.integer(0, 3) > 0 ? random.integer(1, 32) : random.integer(33, 100);
     c = fit_to_type<T>(c);

@@ -12,6 +12,7 @@
 #include <prologue/kernels/token_ops/add.h>
 #include <prologue/kernels/token_ops/embedding.h>
 #include <prologue/kernels/token_ops/end_step.h>
+#include <prologue/kernels/token_ops/gate.h>
 #include <prologue/kernels/token_ops/gather_cos_sin.h>
 #include <prologue/kernels/token_ops/logprobs.h>
 #include <prologue/kernels/token_ops/norm.h>
@@ -171,6 +172,31 @@ Outcome run_add(Backend backend, uint64_t seed, const Sizes& sizes) {
     const Status status = arena.run([&](const Execution& execution) { return add(p, execution); });
     return outcome(str_cat(dtype_name(p.dtype), " T=", p.num_tokens, " width=", p.width, " strides=", p.a_stride, ",", p.b_stride,
                            in_place ? " in place" : ""),
+                   status, arena, {{p.out, "out", element_of<T>(), {{"token", p.out_stride}, {"channel", 1}}}});
+  });
+}
+
+Outcome run_gate(Backend backend, uint64_t seed, const Sizes& sizes) {
+  Random random(seed);
+  GateParams p;
+  p.width = random_width(random);
+  p.num_tokens = random_tokens(random, sizes, p.width);
+  const auto stride = [&] { return p.width + (random.integer(0, 1) == 0 ? 0 : random.integer(1, 64)); };
+  p.x_stride = p.out_stride = stride();
+  p.gate_stride = stride();
+  return with_random_dtype(random, [&](auto type) {
+    using T = decltype(type);
+    Arena arena(backend);
+    p.dtype = FloatFormat<T>::dtype;
+    const std::vector<T> x = many_normals<T>(random, p.num_tokens * p.x_stride);
+    const bool in_place = random.integer(0, 1) == 0;
+    const int64_t misalign = misaligned<T>(random);
+    p.out = in_place ? arena.inout(x, misalign) : arena.output<T>(p.num_tokens * p.out_stride, misalign);
+    p.x = in_place ? p.out : arena.input(x, misalign);
+    p.gate = arena.input(many_normals<T>(random, p.num_tokens * p.gate_stride), misaligned<T>(random));
+    const Status status = arena.run([&](const Execution& execution) { return gate(p, execution); });
+    return outcome(str_cat(dtype_name(p.dtype), " T=", p.num_tokens, " width=", p.width, " strides=", p.x_stride, ",",
+                           p.gate_stride, in_place ? " in place" : ""),
                    status, arena, {{p.out, "out", element_of<T>(), {{"token", p.out_stride}, {"channel", 1}}}});
   });
 }
@@ -624,6 +650,7 @@ Outcome run_moe_combine(Backend backend, uint64_t seed, const Sizes& sizes) {
 std::vector<Operation> token_operations() {
   return {{"activation", run_activation},
           {"add", run_add},
+          {"gate", run_gate},
           {"embedding", run_embedding},
           {"end_step", run_end_step},
           {"gemm", run_gemm},

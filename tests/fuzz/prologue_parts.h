@@ -433,6 +433,100 @@ inline bool decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   return of_last_pages || (after && (!positions_given || (cached && !slots_given)));
 }
 
+// Decodes groups of heads, for a call whose other parameters are decoded. Some are cached only where the call has slots for K or V.
+inline void decode_groups(Choices& choices, MemoryMap& map, AttentionPrologueParams& p, HeadGroup (&groups)[kMaxHeadGroups]) {
+  if (!choices.chance(3)) return;
+  p.groups = groups;
+  p.num_groups = choices.hostile() ? choices.absurd() : choices.integer(1, kMaxHeadGroups);
+  const int64_t bits = bits_of(p.dtype), tokens = p.num_tokens;
+  const DType type = float_type_of(p.dtype);
+  test::PrologueCase call;
+  call.num_axes = std::clamp<int64_t>(p.rope.num_axes, 1, 4);
+  for (HeadGroup& g : groups) {
+    const test::PrologueCase c = test::choose_group(choices, call);
+    test::set_options(c, g);
+    g.num_heads = choices.size(1, 4), g.head_dim = choices.hostile() ? choices.absurd() : c.head_dim;
+    HeadNorm& norm = g.norm;
+    damage(choices, norm.placement), damage(choices, norm.kind), damage(choices, norm.scope), damage(choices, norm.eps);
+    damage(choices, norm.weight_head_stride), damage(choices, norm.weight_type);
+    Rope& r = g.rope;
+    damage(choices, r.style), damage(choices, r.source), damage(choices, r.past_table), damage(choices, r.attention_factor);
+    damage(choices, r.rotary_dim), damage(choices, r.rotary_offset), damage(choices, r.num_blocks), damage(choices, r.num_axes);
+    damage(choices, g.hadamard_block), damage(choices, g.constant), damage(choices, g.activation);
+
+    const HeadStrides of_in = head_strides(choices, tokens, g.num_heads, g.head_dim);
+    g.in = {nullptr, of_in.token, of_in.head};
+    const int in =
+        map.optional("groups.in", g.in.data, view_extent(g.in, tokens, g.num_heads, g.head_dim, bits), Use::read, type);
+    if (c.bias_q) map.optional("groups.bias", g.bias, dense(times(g.num_heads, g.head_dim), bits / 8), Use::read, type);
+    if (norm.placement != NormPlacement::none) {
+      const int64_t count = times(norm.weight_head_stride == 0 ? 1 : g.num_heads, g.head_dim);
+      const DType as = float_type_of(resolve_dtype(norm.weight_type, p.dtype));
+      if (c.weights != test::Weights::none)
+        map.optional("groups.norm.weight", norm.weight, dense(count, dtype_size(as)), Use::read, as);
+      if (c.norm_bias) map.optional("groups.norm.bias", norm.bias, dense(count, dtype_size(as)), Use::read, as);
+    }
+    const bool by_token = r.source == RopeSource::per_token;
+    r.type = r.source == RopeSource::inv_freq ? DType::f32 : activation_type(choices);
+    r.max_position = (by_token || r.rotary_dim == 0) && choices.chance(2) ? 0 : choices.size(1, 12);
+    if (r.rotary_dim > 0) {
+      const int64_t columns = r.num_blocks > 0 && r.num_blocks <= 4 ? r.rotary_dim / (2 * r.num_blocks) : 1;
+      if (r.source == RopeSource::inv_freq) {
+        map.array("groups.rope.inv_freq", r.inv_freq, dense(columns, 4), Use::read);
+      } else {
+        const DType stored = float_type_of(r.type);
+        r.width = RopeWidth::half;
+        for (RopeColumns* of : {&r.cos, &r.sin}) {
+          of->row_stride = choices.stride(columns);
+          map.array("groups.rope.cos", of->data,
+                    rows(by_token ? tokens : r.max_position, of->row_stride, columns, bits_of(stored)), Use::read, stored);
+        }
+      }
+      if (!by_token && r.num_axes > 1) map.array("groups.rope.pair_axis", r.pair_axis, dense(r.rotary_dim / 2, 1), Use::read);
+    }
+
+    const HeadStrides of_out = head_strides(choices, tokens, g.num_heads, g.head_dim);
+    if (c.q8) {
+      g.q8_out = {nullptr, of_out.token, of_out.head, *c.q8, nullptr};
+      damage(choices, g.q8_out.scaling);
+      map.array("groups.q8_out", g.q8_out.data, view_extent(g.q8_out, tokens, g.num_heads, g.head_dim, 8), Use::write);
+      const bool computed = g.q8_out.scaling == KvScaling::token_head;
+      map.array("groups.q8_out.scale", g.q8_out.scale, dense(computed ? times(tokens, g.num_heads) : 1, 4),
+                computed ? Use::write : Use::read);
+    }
+    if (c.k_out || choices.hostile()) {
+      g.out = {nullptr, c.in_place ? of_in.token : of_out.token, c.in_place ? of_in.head : of_out.head};
+      const int out =
+          map.optional("groups.out", g.out.data, view_extent(g.out, tokens, g.num_heads, g.head_dim, bits), Use::write);
+      map.in_place(out, in, c.in_place);
+    }
+    if (!(c.cached && p.cache.num_pages > 0) && !choices.hostile()) continue;
+    PagedKvView view;
+    view.num_kv_heads = g.num_heads;
+    if (choices.chance(2)) g.page_size = choices.size(1, 5);
+    view.page_size = g.page_size > 0 ? g.page_size : p.cache.page_size;
+    if (g.page_size > 0 || choices.chance(4)) {
+      const int64_t slots = times(p.cache.num_pages, p.cache.page_size);
+      g.num_pages = choices.hostile() ? choices.absurd() : slots / std::max<int64_t>(view.page_size, 1) + 1;
+    }
+    view.num_pages = g.num_pages > 0 ? g.num_pages : p.cache.num_pages;
+    g.cache.format = decode_format(choices, p.dtype);
+    g.cache.head_dim = choices.chance(2) ? g.head_dim : 0;
+    const DType stored = resolve_dtype(g.cache.format.type, p.dtype);
+    const int64_t head = choices.stride(g.head_dim), token = choices.stride(times(g.num_heads, head));
+    g.cache.strides = {choices.stride(times(view.page_size, token)), token, head};
+    map.optional("groups.cache", g.cache.data,
+                 cache_extent(view, g.cache.strides, g.head_dim, dtype_is_kv(stored) ? dtype_bits(stored) : 8), Use::write);
+    if (g.cache.format.scaling == KvScaling::tensor) map.array("groups.cache.scale", g.cache.scale, dense(1, 4), Use::read);
+    if (g.cache.format.scaling == KvScaling::head)
+      map.array("groups.cache.scale", g.cache.scale, dense(g.num_heads, 4), Use::read);
+    if (g.cache.format.scaling != KvScaling::token_head) continue;
+    const int64_t floats = scales_of_head(g.cache.format), of_token = choices.stride(times(g.num_heads, floats));
+    g.cache.scale_strides = {choices.stride(times(view.page_size, of_token)), of_token, floats};
+    map.array("groups.cache.scale", g.cache.scale, cache_extent(view, g.cache.scale_strides, floats, 32), Use::write);
+  }
+}
+
 inline void decode_fault_records(Choices& choices, MemoryMap& map, AttentionPrologueParams& p) {
   if (!choices.chance(8)) map.optional("faults", p.faults, dense(1, sizeof(FaultRecord)), Use::write);
   if (choices.chance(2)) map.optional("token_faults", p.token_faults, dense(p.num_tokens, 1), Use::write);
@@ -463,7 +557,9 @@ inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
   const bool has_k = p.num_kv_heads > 0 && p.k.data != nullptr, has_v = p.num_kv_heads > 0 && p.v.data != nullptr;
   const bool cache_k = has_k && p.cache.k.data != nullptr, cache_v = has_v && p.cache.v.data != nullptr;
   const bool positions_given = places.positions.data != nullptr, slots_given = places.slot_mapping.data != nullptr;
-  const bool derives_slot = (cache_k || cache_v) && !slots_given;
+  bool caches = cache_k || cache_v;
+  for (int64_t i = 0; i < p.num_groups; ++i) caches = caches || p.groups[i].cache.data != nullptr;
+  const bool derives_slot = caches && !slots_given;
   const bool derived = places.cu_seqlens_q != nullptr && (!positions_given || derives_slot);
   const auto unreal = [](const void* array) { return array != nullptr && !present(array); };  // such a call is refused
   if (unreal(places.positions.data) || unreal(places.slot_mapping.data)) return;
@@ -482,7 +578,7 @@ inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
   if ((cache_k && !present(p.cache.k.data)) || (cache_v && !present(p.cache.v.data))) return;
   const bool sane = !derived || valid_seqlens(places.cu_seqlens_q, places.num_seqs);
   const int64_t bits = bits_of(p.dtype), v_width = p.cache.v.head_dim > 0 ? p.cache.v.head_dim : p.head_dim;
-  const int64_t num_slots = cache_k || cache_v ? times(p.cache.num_pages, p.cache.page_size) : 0;
+  const int64_t num_slots = caches ? times(p.cache.num_pages, p.cache.page_size) : 0;
   map.permit(p.faults, 0, sizeof(FaultRecord));
   for (int64_t t = 0; t < p.num_tokens; ++t) {
     bool padding = false, position_ok = true;
@@ -526,7 +622,24 @@ inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
     permit_rows(map, p.k_out.data, t, p.k_out.token_stride, p.num_kv_heads, p.k_out.head_stride, p.head_dim, bits);
     permit_rows(map, p.v_out.data, t, p.v_out.token_stride, p.num_kv_heads, p.v_out.head_stride, v_width, bits);
     if (p.token_faults != nullptr) map.permit(p.token_faults, t, 1);
-    if (!position_ok || !(cache_k || cache_v)) continue;
+    for (int64_t i = 0; i < p.num_groups; ++i) {
+      const HeadGroup& g = p.groups[i];
+      permit_rows(map, g.out.data, t, g.out.token_stride, g.num_heads, g.out.head_stride, g.head_dim, bits);
+      permit_rows(map, g.q8_out.data, t, g.q8_out.token_stride, g.num_heads, g.q8_out.head_stride, g.head_dim, 8);
+      if (g.q8_out.scaling == KvScaling::token_head) permit_rows(map, g.q8_out.scale, t, g.num_heads, 1, 0, g.num_heads, 32);
+    }
+    const auto permit = [&](int64_t slot) {
+      if (position_ok && (cache_k || cache_v)) permit_slot(map, p.cache, p.dtype, slot, cache_k, cache_v);
+      for (int64_t i = 0; i < p.num_groups; ++i) {
+        const HeadGroup& g = p.groups[i];
+        if (g.cache.data == nullptr) continue;
+        PagedKvView cache;
+        cache.k = g.cache, cache.k.head_dim = g.head_dim, cache.num_kv_heads = g.num_heads;
+        cache.page_size = g.page_size > 0 ? g.page_size : p.cache.page_size;
+        permit_slot(map, cache, p.dtype, slot, true, false);
+      }
+    };
+    if (!caches) continue;
     int64_t slot = -1;
     if (slots_given && t >= slots_given_of(places.slot_mapping_len, p.num_tokens)) continue;
     if (slots_given) {
@@ -542,9 +655,8 @@ inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
         if (number >= 0 && number < p.cache.num_pages) slot = number * p.cache.page_size + at % p.cache.page_size;
       }
     }
-    for (int64_t any = 0; !sane && !slots_given && any < num_slots; ++any)
-      permit_slot(map, p.cache, p.dtype, any, cache_k, cache_v);
-    if (slot >= 0 && slot < num_slots) permit_slot(map, p.cache, p.dtype, slot, cache_k, cache_v);
+    for (int64_t any = 0; !sane && !slots_given && any < num_slots; ++any) permit(any);
+    if (slot >= 0 && slot < num_slots) permit(slot);
   }
 }
 

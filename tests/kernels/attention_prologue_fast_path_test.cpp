@@ -210,6 +210,11 @@ TEST_F(FastPath, WhatThePageExcludesIsGeneral) {
       },
       [](AttentionPrologueParams& p) { p.cache.v.head_dim = 64; },
       [](AttentionPrologueParams& p) { p.k_constant = 1.2f; },
+      [](AttentionPrologueParams& p) {
+        static HeadGroup gate;
+        gate.in = {address(33), 16, 1}, gate.out = {address(34), 16, 1}, gate.num_heads = 16, gate.head_dim = 1;
+        p.groups = &gate, p.num_groups = 1;
+      },
       [](AttentionPrologueParams& p) { norm(p), p.v_constant = 0.707f; },
       [](AttentionPrologueParams& p) { p.cache.k.format.type = p.cache.v.format.type = DType::f32; },
       [](AttentionPrologueParams& p) { derived(p), p.places.position_offsets = index_view(address<int32_t>(31)); },

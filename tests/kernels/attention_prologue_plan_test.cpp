@@ -235,5 +235,50 @@ TEST_P(AttentionPrologueTest, PlansCheckEveryMember) {
   }
 }
 
+// So is every member of a group; its pointers may change.
+TEST_P(AttentionPrologueTest, PlansCheckEveryMemberOfAGroup) {
+  PrologueCase c = plain_case(4);
+  c.groups = deepseek_indexer();
+  PlacedPrologue<BFloat16> placed(GetParam(), c, make_data<BFloat16>(c));
+  Execution made_on;
+  made_on.device = backend_device(GetParam());
+  const AttentionPrologueParams given = placed.params();
+  std::vector<HeadGroup> groups(given.groups, given.groups + given.num_groups);
+  Result<AttentionProloguePlan> made = [&] {
+    AttentionPrologueParams params = given;  // neither it nor the array is needed after this
+    std::vector<HeadGroup> of_plan = groups;
+    params.groups = of_plan.data();
+    auto plan = AttentionProloguePlan::create(params, 4, made_on);
+    std::fill(of_plan.begin(), of_plan.end(), HeadGroup());
+    return plan;
+  }();
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  const AttentionProloguePlan plan = *made;
+  int64_t refused = 0;
+  const Status status = placed.run([&](const Execution& e) {
+    for (size_t i = 0; i < groups.size(); ++i) {
+      with_each_member_changed(groups[i], [&](const std::string& name, const HeadGroup& changed) {
+        std::vector<HeadGroup> run = groups;
+        run[i] = changed;
+        AttentionPrologueParams params = given;
+        params.groups = run.data();
+        const std::string message(plan.run(params, e).message());
+        EXPECT_EQ(message.rfind(str_cat("attention_prologue plan: groups[", i, "]: ", name, " is "), 0), 0u)
+            << name << ": " << message;
+        ++refused;
+      });
+    }
+    AttentionPrologueParams fewer = given;
+    fewer.num_groups = 1;
+    EXPECT_EQ(plan.run(fewer, e).message(), "attention_prologue plan: num_groups is 1: it must be that of the plan, 2");
+    return Status();
+  });
+  ASSERT_TRUE(status.ok());
+  EXPECT_TRUE(placed.arena().untouched());
+  EXPECT_GT(refused, 100);
+  const Status ran = placed.run([&](const Execution& e) { return plan.run(given, e); });
+  EXPECT_TRUE(ran.ok()) << ran.message();
+}
+
 }  // namespace
 }  // namespace prologue::test

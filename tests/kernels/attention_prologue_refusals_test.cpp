@@ -28,6 +28,19 @@ std::vector<Refusal<AttentionPrologueParams>> refusals() {
   const auto missing = StatusCode::unsupported;
   const auto shifted = [](const void* data, int64_t bytes) { return static_cast<const char*>(data) + bytes; };
   constexpr float kInf = std::numeric_limits<float>::infinity();
+  // Adds a group that is good, and changed.
+  const auto grouped = [](const auto& change) {
+    return [change](P& p) {
+      static HeadGroup group;  // until the call
+      group = {};
+      group.in = p.k, group.out = p.q_out;
+      group.num_heads = 2, group.head_dim = 64;
+      p.groups = &group, p.num_groups = 1;
+      change(p, group);
+    };
+  };
+  using G = HeadGroup;
+  const auto cached = [](P& p, G& g) { g.out = {}, g.cache = p.cache.k, g.cache.format.type = DType::unset; };
   return {
       // Sizes and types.
       {"negative token count", [](P& p) { p.num_tokens = -1; }, invalid, "num_tokens is -1: it must lie in 0..2147483647"},
@@ -253,6 +266,69 @@ std::vector<Refusal<AttentionPrologueParams>> refusals() {
          p.q_scale = {1.0f, PositionScale::logn, 0.0f, 1.0f};
        },
        invalid, "q_scale.b is 1: for logn it must be greater than 1"},
+
+      // These break the rules of groups.
+      {"a negative number of groups", [](P& p) { p.num_groups = -1; }, invalid, "num_groups is -1: it must lie in 0..4"},
+      {"five groups", [](P& p) { p.num_groups = 5; }, invalid, "num_groups is 5: it must lie in 0..4"},
+      {"no array of groups", [](P& p) { p.num_groups = 1; }, invalid, "groups is null, but num_groups is 1"},
+      {"a group without heads", grouped([](P&, G& g) { g.num_heads = 0; }), invalid,
+       "groups[0]: num_heads is 0: it must lie in 1..65536"},
+      {"a group without channels", grouped([](P&, G& g) { g.head_dim = 0; }), invalid,
+       "groups[0]: head_dim is 0: it must lie in 1..1024"},
+      {"a norm over an odd head", grouped([](P&, G& g) { g.head_dim = 7, g.norm.placement = NormPlacement::before_rope; }),
+       missing, "groups[0]: head_dim is 7: with a norm, or in a cache of 4 bits, it must be even"},
+      {"4 bits of an odd head", grouped([=](P& p, G& g) { cached(p, g), g.head_dim = 7, g.cache.format.type = DType::int4; }),
+       missing, "groups[0]: head_dim is 7: with a norm, or in a cache of 4 bits, it must be even"},
+      {"a rotation of an odd head", grouped([](P& p, G& g) { g.head_dim = 7, g.rope = p.rope, g.rope.rotary_dim = 6; }), missing,
+       "groups[0]: rope.rotary_dim is 6, but head_dim is 7: heads that are rotated have an even number of channels"},
+      {"a rotation longer than a head of a group", grouped([](P& p, G& g) { g.head_dim = 32, g.rope = p.rope; }), invalid,
+       "groups[0]: rotary_dim is 64: it must be even and lie in 0..head_dim, 32"},
+      {"a group's rotation without a table", grouped([](P& p, G& g) { g.rope = p.rope, g.rope.sin.data = nullptr; }), invalid,
+       "groups[0].rope.sin is null"},
+      {"a group's table without a rotation", grouped([](P& p, G& g) { g.rope = p.rope, g.rope.rotary_dim = 0; }), invalid,
+       "groups[0]: rope.rotary_dim is 0, but rope.cos is given: set rotary_dim, or leave it null"},
+      {"more axes than the call has", grouped([](P& p, G& g) { g.rope = p.rope, g.rope.num_axes = 2; }), invalid,
+       "groups[0]: rope.num_axes is 2: it must be at most that of the call, 1"},
+      {"a group's bound without faults",
+       grouped([](P& p, G& g) { p.rope.past_table = PastTable::zero, p.faults = nullptr, g.rope.max_position = 9; }), invalid,
+       "groups[0]: faults is null, but max_position is 9: give a FaultRecord, or set past_table to zero or identity"},
+      {"a group's norm over a token",
+       grouped([](P&, G& g) { g.norm.placement = NormPlacement::before_rope, g.norm.scope = NormScope::token; }), missing,
+       "groups[0]: norm.scope is token: supported is head"},
+      {"a group's norm of unknown kind", grouped([](P&, G& g) { g.norm.kind = static_cast<NormKind>(2); }), missing,
+       "groups[0]: norm.kind is 2: supported are rms and layer"},
+      {"a group's Hadamard block of 48", grouped([](P&, G& g) { g.hadamard_block = 48; }), invalid,
+       "groups[0]: hadamard_block is 48: it must be a power of two in 2..512 that divides head_dim, 64"},
+      {"a group's constant of 0", grouped([](P&, G& g) { g.constant = 0.0f; }), invalid,
+       "groups[0]: constant is 0: it must be finite and not 0"},
+      {"an unknown activation", grouped([](P&, G& g) { g.activation = static_cast<HeadActivation>(2); }), missing,
+       "groups[0]: activation is 2: supported are none and sigmoid"},
+      {"a group that goes nowhere", grouped([](P&, G& g) { g.out = {}; }), invalid,
+       "groups[0]: out, q8_out and cache are all null: the heads have nowhere to go"},
+      {"a group of fp8 with an output", grouped([](P&, G& g) { g.q8_out.data = g.out.data; }), invalid,
+       "groups[0]: q8_out and out are both given: the heads leave as one of them"},
+      {"a group of fp8 in a cache", grouped([=](P& p, G& g) { cached(p, g), g.q8_out.data = g.cache.data; }), invalid,
+       "groups[0]: q8_out and cache are both given: the heads leave as one of them"},
+      {"a group of fp8 without a scale", grouped([](P&, G& g) {
+         g.q8_out = {g.out.data, 128, 64}, g.out = {};
+       }),
+       invalid, "groups[0].q8_out.scale is null"},
+      {"a group as int8", grouped([](P&, G& g) { g.q8_out.data = g.out.data, g.out = {}, g.q8_out.type = DType::int8; }), missing,
+       "groups[0]: q8_out.type is int8: supported are fp8_e4m3 and fp8_e5m2"},
+      {"a group's cache without scales", grouped([=](P& p, G& g) { cached(p, g), g.cache.format.type = DType::int8; }), invalid,
+       "groups[0]: cache.format.scaling is none, but the type is int8: integer types need scales"},
+      {"a group's cache of other heads", grouped([=](P& p, G& g) { cached(p, g), g.cache.head_dim = 32; }), invalid,
+       "groups[0]: cache.head_dim is 32: it must be 0 or head_dim, 64"},
+      {"a group's cache of too few slots", grouped([=](P& p, G& g) { cached(p, g), g.num_pages = 1, g.page_size = 2; }), invalid,
+       "groups[0]: num_pages is 1 and page_size 2: the pages must have at least the slots of cache.num_pages * cache.page_size, "
+       "32"},
+      {"a group's pages of no size", grouped([=](P& p, G& g) { cached(p, g), g.page_size = -1; }), invalid,
+       "groups[0]: page_size is -1: it must lie in 1..1048576"},
+      {"a group without heads in memory", grouped([](P&, G& g) { g.in.data = nullptr; }), invalid, "groups[0].in is null"},
+      {"a group whose rows overlap", grouped([](P&, G& g) { g.out.head_stride = 32; }), invalid,
+       "groups[0].out has the stride 32 where 64 elements lie: rows that are written must not overlap"},
+      {"a group written over Q", grouped([](P&, G&) {}), invalid, "groups[0].out overlaps q_out"},
+      {"a group cached where K is", grouped([=](P& p, G& g) { cached(p, g); }), invalid, "groups[0].cache overlaps cache.k"},
 
       // These break the rules of positions and slots.
       {"no positions", [](P& p) { p.places.positions = {}; }, invalid, "positions is null"},

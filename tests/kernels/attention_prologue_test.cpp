@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
 #include <numeric>
 
 #include <prologue/kernels/attention_prologue/stages/stages.h>
@@ -124,7 +125,7 @@ TEST_P(AttentionPrologueTest, EqualsTheCpuBitForBit) {
 
 // Says whether the unfused stages can do the case as well.
 bool has_stages(const PrologueCase& c) {
-  return c.source == RopeSource::table && (c.num_axes == 1 || !c.bad_indices) && !c.has_sequences() &&
+  return c.groups.empty() && c.source == RopeSource::table && (c.num_axes == 1 || !c.bad_indices) && !c.has_sequences() &&
          c.q_scale.constant == 1.0f && c.q_scale.by_position == PositionScale::none && !c.q8 && !c.k_out && !c.v_out &&
          c.cached && c.num_q_heads > 0 && c.num_kv_heads > 0 && c.with_k && c.with_v;
 }
@@ -238,6 +239,95 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
     with_host_type(kFloatTypes[seed % 3], [&](auto type) { check(type, random_case(seed)); });
   }
   EXPECT_GT(compared, 700);
+}
+
+// A group is what a call with nothing but its heads computes: as Q, or as K in its cache.
+TEST_P(AttentionPrologueTest, GroupsEqualCallsOfTheirOwn) {
+  for_each_type([&](auto type) {
+    using T = decltype(type);
+    PrologueCase c = plain_case(37);
+    c.groups = minimax_indexer();
+    c.groups[0].style = RopeStyle::interleaved, c.groups[0].hadamard_block = 16, c.groups[0].q_scale.constant = 0.3f;
+    c.groups[1].norm = NormPlacement::after_rope, c.groups[1].page_size = 16;
+    const PrologueData<T> data = make_data<T>(c);
+    PlacedPrologue<T> whole(GetParam(), c, data);
+    ASSERT_TRUE(whole.run().ok());
+    const auto alone = [&](const PrologueCase& group, const PrologueData<T>& of_group, bool as_k) {
+      PrologueCase part = group;
+      part.num_tokens = c.num_tokens, part.page_size = 16, part.packed = false, part.cached = as_k, part.k_out = false;
+      if (as_k) part.num_q_heads = 0, part.num_kv_heads = group.num_q_heads, part.with_v = false;
+      PrologueData<T> part_data = data;
+      part_data.q = as_k ? std::vector<T>() : of_group.q, part_data.k = as_k ? of_group.q : std::vector<T>(), part_data.v = {};
+      part_data.q_bias = part_data.k_bias = part_data.v_bias = {};
+      (as_k ? part_data.k_weight : part_data.q_weight) = of_group.q_weight;
+      part_data.table = of_group.table;
+      part_data.groups.clear();
+      auto placed = std::make_unique<PlacedPrologue<T>>(GetParam(), part, part_data);
+      EXPECT_TRUE(placed->run().ok());
+      return placed;
+    };
+    const auto q = alone(c.groups[0], data.groups[0], false), k = alone(c.groups[1], data.groups[1], true);
+    const HeadGroup *const of_q = &whole.params().groups[0], *const of_k = &whole.params().groups[1];
+    for (int64_t t = 0; t < c.num_tokens; ++t) {
+      expect_bits(whole.row(of_q->out, of_q->num_heads, of_q->head_dim, t), q->q_row(t), "the group as Q");
+      const int64_t slot = data.slots[static_cast<size_t>(t)];
+      const int64_t at = slot / 16 * of_k->cache.strides.page + slot % 16 * of_k->cache.strides.token;
+      std::vector<T> row;
+      append_values(
+          whole.bytes_at(static_cast<const T*>(of_k->cache.data) + at, of_k->head_dim * static_cast<int64_t>(sizeof(T))), row);
+      expect_bits(row, k->cache_row(false, slot), "the group as K");
+    }
+  });
+}
+
+// vLLM's cache of DeepSeek V3.2's indexer: a page has the codes of its tokens, 128 bytes each, and then their scales, 4 bytes each.
+TEST_P(AttentionPrologueTest, WritesTheIndexerCacheOfDeepSeek) {
+  using T = BFloat16;
+  PrologueCase c = plain_case(70);
+  c.page_size = 64, c.groups = deepseek_indexer();
+  const PrologueData<T> data = make_data<T>(c);
+  PlacedPrologue<T> placed(GetParam(), c, data);
+  const Status status = placed.run();
+  ASSERT_TRUE(status.ok()) << status.message();
+  const PagedHeads& cache = placed.params().groups[1].cache;
+  const oracle::PrologueOutput want = oracle::attention_prologue(oracle_input(c, data));
+  for (int64_t t = 0; t < c.num_tokens; ++t) {
+    const int64_t slot = data.slots[static_cast<size_t>(t)], in_page = slot % 64;
+    const auto* const page = static_cast<const unsigned char*>(cache.data) + slot / 64 * (64 * 128 + 64 * 4);
+    const std::vector<unsigned char> codes = placed.bytes_at(page + in_page * 128, 128);
+    float scale;
+    std::memcpy(&scale, placed.bytes_at(page + 64 * 128 + in_page * 4, 4).data(), 4);
+    for (size_t i = 0; i < 128; ++i) {
+      const double value = want.groups[1].q[static_cast<size_t>(t)][i].value;
+      const double got = static_cast<double>(from_fp8_e4m3(codes[i])) * static_cast<double>(scale);
+      EXPECT_NEAR(got, value, std::max(std::fabs(value) / 16.0, static_cast<double>(scale) * 0x1p-9) * 1.001) << t << ", " << i;
+    }
+  }
+}
+
+// Q, K and V of a call with groups have the bits of the call without them; a call may also have groups only, and no head_dim.
+TEST_P(AttentionPrologueTest, GroupsLeaveTheOthersAsTheyAre) {
+  PrologueCase c = plain_case(33);
+  c.norm = NormPlacement::before_rope;
+  const PrologueData<float> plain_data = make_data<float>(c);
+  PlacedPrologue<float> plain(GetParam(), c, plain_data);
+  ASSERT_TRUE(plain.run().ok());
+  c.groups = deepseek_indexer();
+  const PrologueData<float> data = make_data<float>(c);
+  PlacedPrologue<float> with(GetParam(), c, data);
+  ASSERT_TRUE(with.run().ok());
+  for (int64_t t = 0; t < c.num_tokens; ++t) {
+    expect_bits(with.q_row(t), plain.q_row(t), "q");
+    const int64_t slot = data.slots[static_cast<size_t>(t)];
+    for (const bool is_v : {false, true}) expect_bits(with.cache_row(is_v, slot), plain.cache_row(is_v, slot), "cache");
+  }
+
+  c.num_q_heads = c.num_kv_heads = c.rotary_dim = c.max_position = 0, c.norm = NormPlacement::none;
+  PlacedPrologue<float> only(GetParam(), c, make_data<float>(c));
+  only.params().head_dim = 0;
+  const Status status = only.run();
+  ASSERT_TRUE(status.ok()) << status.message();
+  expect_matches(only, oracle::attention_prologue(oracle_input(c, only.data())));
 }
 
 // With Rounding::per_step what is quantised is what would be stored: K as in k_out, Q (scaled, and rounded once more) as in

@@ -83,6 +83,7 @@ TEST(Dispatch, EveryOperationSaysThatCudaIsNotBuilt) {
   expect_not_built<PagedAttentionParams>("paged_attention");
   expect_not_built<ActivationParams>("activation");
   expect_not_built<AddParams>("add");
+  expect_not_built<GateParams>("gate");
   expect_not_built<EmbeddingParams>("embedding");
   expect_not_built<EndStepParams>("end_step");
   expect_not_built<GatherCosSinParams>("gather_cos_sin");
@@ -111,6 +112,7 @@ TEST(Dispatch, AnEmptyCallReachesNoBackend) {
   expect_nothing_to_do<PagedAttentionParams>();
   expect_nothing_to_do<ActivationParams>();
   expect_nothing_to_do<AddParams>();
+  expect_nothing_to_do<GateParams>();
   expect_nothing_to_do<EmbeddingParams>();
   expect_nothing_to_do<EndStepParams>();
   expect_nothing_to_do<GatherCosSinParams>();

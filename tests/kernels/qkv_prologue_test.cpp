@@ -601,6 +601,7 @@ TEST(QkvPrologueRefusals, NameTheValueAndTheRule) {
   refuse("hidden_size is 0", [](P& p) { p.hidden_size = 0; });
   refuse("hidden_stride is 63", [](P& p) { p.hidden_stride = 63; });
   refuse("hidden_stride is 72", [](P& p) { p.hidden_stride = 72; });
+  refuse("prologue.num_groups is 1", [](P& p) { p.prologue.num_groups = 1; });
   refuse("prologue.q is given", [](P& p) { p.prologue.q.data = p.hidden_states; });
   refuse("workspace has 0 bytes", [](P& p) { p.workspace = nullptr; });
   refuse("workspace has 100 bytes", [](P& p) { p.workspace_bytes = 100; });

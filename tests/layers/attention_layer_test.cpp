@@ -537,6 +537,8 @@ TEST_P(AttentionLayerTest, RefusesBeforeAnythingRuns) {
        "attention_layer: prologue.num_tokens is -1: it must lie in 0..2147483647"},
       {[](P& p) { p.prologue.q8_out.data = p.workspace; }, kUnsupported,
        "attention_layer: prologue.q8_out is given: attention takes Q in dtype"},
+      {[](P& p) { p.prologue.num_groups = 1; }, kUnsupported,
+       "attention_layer: prologue.num_groups is 1: the projection makes Q, K and V only, and it must be 0"},
       {[](P& p) { p.prologue.q_rope.data = p.workspace; }, kUnsupported,
        "attention_layer: prologue.q_rope is given: the projection makes whole heads"},
       {[](P& p) { p.prologue.k_rope.data = p.workspace; }, kUnsupported,

@@ -67,6 +67,12 @@ struct PrologueInput {
   double q_a = 0.0, q_b = 1.0;
   double k_constant = 1.0, v_constant = 1.0;  // that K and V are multiplied by at the end
 
+  bool sigmoid = false;  // of Q, at the end
+
+  // Other heads of the same tokens, each as the Q of an input without K and V. What says where tokens are is that of this input, of whose axes
+  // a group has the first.
+  std::vector<PrologueInput> groups;
+
   // If steps are rounded in between, this is half an ulp relative to the value, and its floor.
   double step_rounding = 0.0, step_floor = 0.0;
 };
@@ -86,6 +92,7 @@ struct PrologueOutput {
   std::vector<TokenFault> faults;         // per token
   std::vector<Row> q, k, v;               // per token, empty unless written
   std::map<int64_t, int64_t> slot_token;  // slot -> the token whose K and V it holds
+  std::vector<PrologueOutput> groups;     // their rows are in `q`
 };
 
 inline void round_step(Row& row, const PrologueInput& in) {
@@ -203,11 +210,45 @@ inline void multiply(Row& row, double factor, const PrologueInput& in) {
   round_step(row, in);
 }
 
+inline void apply_sigmoid(Row& row, const PrologueInput& in) {
+  for (Element& e : row) {
+    const double y = 1.0 / (1.0 + std::exp(-e.value));
+    e = {y, 1.25 * e.scale * y * (1.0 - y) + y};
+  }
+  round_step(row, in);
+}
+
 inline double query_factor(const PrologueInput& in, int64_t position) {
   const double next = static_cast<double>(position) + 1.0;
   if (in.q_by_position == 1) return in.q_constant * (1.0 + in.q_a * std::log(1.0 + std::floor(next / in.q_b)));
   if (in.q_by_position == 2) return in.q_constant * std::max(1.0, std::log(next) / std::log(in.q_b));
   return in.q_constant;
+}
+
+// Of the groups, and of the faults of the whole: a token has the first.
+template <class Compute>
+void add_groups(const PrologueInput& in, PrologueOutput& out, const Compute& compute) {
+  for (PrologueInput group : in.groups) {
+    group.num_tokens = in.num_tokens;
+    group.positions = in.positions;
+    if (!in.positions.empty()) group.positions.resize(static_cast<size_t>(group.num_axes * in.num_tokens));
+    group.slots = in.slots, group.derive_slots = in.derive_slots;
+    group.cu_seqlens = in.cu_seqlens, group.cache_lens = in.cache_lens, group.seq_lens = in.seq_lens;
+    group.block_table = in.block_table, group.kv_indptr = in.kv_indptr, group.kv_indices = in.kv_indices;
+    group.kv_last_page_len = in.kv_last_page_len;
+    group.ring_size = in.ring_size, group.position_offsets = in.position_offsets;
+    group.num_pages = in.num_pages, group.page_size = in.page_size;
+    group.step_rounding = in.step_rounding, group.step_floor = in.step_floor;
+    PrologueOutput& of_group = out.groups.emplace_back(compute(group));
+    for (size_t t = 0; t < out.state.size(); ++t) {
+      if (out.state[t] == TokenState::untouched) {  // on an axis that the group does not have
+        of_group.state[t] = TokenState::untouched;
+        std::erase_if(of_group.slot_token, [&](const auto& entry) { return entry.second == static_cast<int64_t>(t); });
+      } else if (out.faults[t] == TokenFault::none) {
+        out.faults[t] = of_group.faults[t];
+      }
+    }
+  }
 }
 
 inline PrologueOutput attention_prologue(const PrologueInput& in) {
@@ -285,6 +326,7 @@ inline PrologueOutput attention_prologue(const PrologueInput& in) {
     };
     out.q.back() = transform(load(in.q, in.q_bias, t, in.num_q_heads * in.head_dim, in), in.q_norm, in.num_q_heads);
     multiply(out.q.back(), query_factor(in, positions[0]), in);
+    if (in.sigmoid) apply_sigmoid(out.q.back(), in);
     if (in.with_k) {
       out.k.back() = transform(load(in.k, in.k_bias, t, in.num_kv_heads * in.head_dim, in), in.k_norm, in.num_kv_heads);
       multiply(out.k.back(), in.k_constant, in);
@@ -322,6 +364,7 @@ inline PrologueOutput attention_prologue(const PrologueInput& in) {
     }
     if (slot >= 0) out.slot_token[slot] = t;
   }
+  add_groups(in, out, attention_prologue);
   return out;
 }
 

@@ -77,10 +77,11 @@ PlacedPrologue<T>::PlacedPrologue(Backend backend, const PrologueCase& c, const 
   set_options(c, params_);
   place_inputs();
   place_weights();
-  place_rope();
+  place_rope(c, data, params_.rope);
   place_positions_and_slots();
   place_outputs();
-  if (c.writes_cache()) place_cache();
+  if (c.writes_kv()) place_cache();
+  place_groups();
   faults_ = arena_.inout(std::vector<FaultRecord>(1));
   if (!c.no_faults) params_.faults = faults_;
   if (c.token_faults) params_.token_faults = add_output<uint8_t>(c.num_tokens, 0, "token_faults");
@@ -231,40 +232,46 @@ void PlacedPrologue<T>::place_inputs() {
 }
 
 template <class T>
-void PlacedPrologue<T>::place_weights() {
-  const auto place = [&](const std::vector<T>& values) -> const T* {
-    return values.empty() ? nullptr : arena_.input(values, case_.misalign);
-  };
-  const auto place_weights = [&](const CaseNorm& of, const std::vector<float>& values) -> const void* {
-    if (!of.float_weights) {
-      std::vector<T> rounded;
-      for (const float value : values) rounded.push_back(from_float<T>(value));
-      return place(rounded);
-    }
-    return values.empty() ? nullptr : arena_.input(values, case_.misalign / 4 * 4);
-  };
-  params_.bias = {place(data_.q_bias), place(data_.k_bias), place(data_.v_bias)};
-  const CaseNorm of_q = case_.norm_of_q(), of_k = case_.norm_of_k();
-  params_.q_norm.weight = place_weights(of_q, data_.q_weight), params_.q_norm.bias = place_weights(of_q, data_.q_norm_bias);
-  params_.k_norm.weight = place_weights(of_k, data_.k_weight), params_.k_norm.bias = place_weights(of_k, data_.k_norm_bias);
+const T* PlacedPrologue<T>::place_values(const std::vector<T>& values, int64_t misalign) {
+  return values.empty() ? nullptr : arena_.input(values, misalign);
 }
 
 template <class T>
-void PlacedPrologue<T>::place_rope() {
-  const PrologueCase& c = case_;
-  Rope& r = params_.rope;
+const void* PlacedPrologue<T>::place_weights(const CaseNorm& of, const std::vector<float>& values, int64_t misalign) {
+  if (!of.float_weights) {
+    std::vector<T> rounded;
+    for (const float value : values) rounded.push_back(from_float<T>(value));
+    return place_values(rounded, misalign);
+  }
+  return values.empty() ? nullptr : arena_.input(values, misalign / 4 * 4);
+}
+
+template <class T>
+void PlacedPrologue<T>::place_weights() {
+  const int64_t misalign = case_.misalign;
+  params_.bias = {place_values(data_.q_bias, misalign), place_values(data_.k_bias, misalign),
+                  place_values(data_.v_bias, misalign)};
+  const CaseNorm of_q = case_.norm_of_q(), of_k = case_.norm_of_k();
+  params_.q_norm.weight = place_weights(of_q, data_.q_weight, misalign);
+  params_.q_norm.bias = place_weights(of_q, data_.q_norm_bias, misalign);
+  params_.k_norm.weight = place_weights(of_k, data_.k_weight, misalign);
+  params_.k_norm.bias = place_weights(of_k, data_.k_norm_bias, misalign);
+}
+
+template <class T>
+void PlacedPrologue<T>::place_rope(const PrologueCase& c, const PrologueData<T>& data, Rope& r) {
   r.type = DType::f32;
-  if (!data_.table.empty()) {
+  if (!data.table.empty()) {
     with_host_type(c.rope_type, [&](auto type) {
       using S = decltype(type);
-      const int64_t columns = c.rope_columns(), rows = static_cast<int64_t>(data_.table.size()) / (2 * columns);
+      const int64_t columns = c.rope_columns(), rows = static_cast<int64_t>(data.table.size()) / (2 * columns);
       const int64_t misalign = c.misalign / static_cast<int64_t>(sizeof(S)) * static_cast<int64_t>(sizeof(S));
       const auto place = [&](int64_t begin, int64_t count, int64_t holes) -> RopeColumns {
         std::vector<S> values = poisoned<S>(rows * (count + holes));
         for (int64_t row = 0; row < rows; ++row) {
           for (int64_t i = 0; i < count; ++i) {
             values[static_cast<size_t>(row * (count + holes) + i)] =
-                from_float<S>(data_.table[static_cast<size_t>(row * 2 * columns + begin + i)]);
+                from_float<S>(data.table[static_cast<size_t>(row * 2 * columns + begin + i)]);
           }
         }
         return {arena_.input(values, misalign), 0, count + holes, 1};
@@ -280,9 +287,9 @@ void PlacedPrologue<T>::place_rope() {
       }
     });
   }
-  if (!data_.inv_freq.empty()) r.inv_freq = arena_.input(data_.inv_freq, c.misalign / 4 * 4);
+  if (!data.inv_freq.empty()) r.inv_freq = arena_.input(data.inv_freq, c.misalign / 4 * 4);
   r.max_position = c.max_position;
-  if (!data_.pair_axis.empty()) r.pair_axis = arena_.input(data_.pair_axis);
+  if (!data.pair_axis.empty()) r.pair_axis = arena_.input(data.pair_axis);
 }
 
 template <class T>
@@ -400,6 +407,77 @@ void PlacedPrologue<T>::place_cache() {
     cache.k.scale = arena_.input(data_.k_scale);
     cache.v.scale = arena_.input(data_.v_scale);
   }
+}
+
+template <class T>
+HeadGroup PlacedPrologue<T>::place_group(const PrologueCase& c, const PrologueData<T>& data) {
+  const int64_t tokens = case_.num_tokens, heads = c.num_q_heads, width = c.head_dim;
+  HeadGroup group;
+  group.num_heads = heads, group.head_dim = width;
+  set_options(c, group);
+  PrologueCase of_tokens = c;
+  of_tokens.num_tokens = tokens;
+  const int64_t columns = c.packed ? 2 * width : width, begin = columns - width;
+  const HeadsLayout layout = heads_layout(of_tokens, heads, columns);
+  std::vector<T> values = poisoned<T>(layout.size);
+  if (tokens > 0) scatter(data.q, heads, width, layout.token_stride, layout.head_stride, values.data() + begin);
+  T* const in = c.in_place ? add_output(values, c.misalign, "in of a group") : const_cast<T*>(arena_.input(values, c.misalign));
+  group.in = {in + begin, layout.token_stride, layout.head_stride};
+  group.bias = place_values(data.q_bias, c.misalign);
+  group.norm.weight = place_weights(c.norm_of_q(), data.q_weight, c.misalign);
+  group.norm.bias = place_weights(c.norm_of_q(), data.q_norm_bias, c.misalign);
+  place_rope(c, data, group.rope);
+  const HeadsLayout of_out = heads_layout(of_tokens, heads, width);
+  if (c.in_place) {
+    group.out = {in + begin, layout.token_stride, layout.head_stride};
+  } else if (c.k_out && !c.q8) {
+    group.out = {add_output<T>(of_out.size, c.misalign, "out of a group"), of_out.token_stride, of_out.head_stride};
+  }
+  if (c.q8) {
+    QuantizedQuery& q8 = group.q8_out;
+    q8 = {add_output<unsigned char>(of_out.size, c.misalign, "q8_out of a group"), of_out.token_stride, of_out.head_stride, *c.q8,
+          nullptr};
+    if (c.q8_e5m2) q8.type = DType::fp8_e5m2;
+    q8.scale = *c.q8 == KvScaling::tensor ? arena_.input(std::vector<float>{data.q_scale})
+                                          : add_output<float>(tokens * heads, 0, "q8_out.scale of a group");
+  }
+  if (!c.cached) return group;
+  const DType type = resolve_dtype(c.kv_type.value_or(DType::unset), FloatFormat<T>::dtype);
+  const int64_t slots = data_.num_pages * case_.page_size, pages = (slots + c.page_size - 1) / c.page_size;
+  PrologueCase of_cache = of_tokens;
+  of_cache.num_kv_heads = heads;
+  CachePlacement placement = cache_placement(of_cache, pages);
+  if (c.scales_in_page) placement.k_strides.page += c.page_size * heads * 4, placement.k_size = pages * placement.k_strides.page;
+  const int64_t bits = dtype_bits(type), element = std::max<int64_t>(bits / 8, 1);
+  group.cache.data = add_output<unsigned char>(
+      placement.k_size * bits / 8, (c.scales_in_page ? c.misalign / 4 * 4 : c.misalign) / element * element, "cache of a group");
+  group.cache.strides = placement.k_strides;
+  group.cache.head_dim = c.seed % 2 == 0 ? width : 0;
+  if (c.kv_type) group.cache.format.type = *c.kv_type;
+  group.cache.format.scaling = c.scaling;
+  if (pages != data_.num_pages) group.num_pages = pages;
+  if (c.page_size != case_.page_size) group.page_size = c.page_size;
+  if (c.scales_in_page) {
+    group.cache.scale = reinterpret_cast<float*>(static_cast<unsigned char*>(group.cache.data) + c.page_size * heads * width);
+    group.cache.scale_strides = {placement.k_strides.page / 4, heads, 1};
+  } else if (c.scaling == KvScaling::token_head) {
+    const int64_t numbers = type == DType::uint4 ? 2 : 1;
+    group.cache.scale_strides = {c.page_size * (heads + 1) * numbers + 3, numbers, c.page_size * numbers};
+    group.cache.scale = add_output<float>(pages * group.cache.scale_strides.page, 0, "scales of a group's cache");
+  } else if (c.scaling != KvScaling::none) {
+    group.cache.scale = arena_.input(data.k_scale);
+  }
+  return group;
+}
+
+template <class T>
+void PlacedPrologue<T>::place_groups() {
+  for (size_t i = 0; i < case_.groups.size(); ++i) groups_.push_back(place_group(case_.groups[i], data_.groups[i]));
+  if (groups_.empty()) return;
+  params_.groups = groups_.data();
+  params_.num_groups = static_cast<int64_t>(groups_.size());
+  params_.cache.num_pages = data_.num_pages;
+  params_.cache.page_size = case_.page_size;
 }
 
 template class PlacedPrologue<float>;

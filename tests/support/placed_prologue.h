@@ -78,11 +78,15 @@ class PlacedPrologue {
  private:
   void place_inputs();
   void place_weights();
-  void place_rope();
   void place_positions_and_slots();
   void place_pages();
   void place_outputs();
   void place_cache();
+  void place_groups();
+  HeadGroup place_group(const PrologueCase& c, const PrologueData<T>& data);
+  const T* place_values(const std::vector<T>& values, int64_t misalign);
+  const void* place_weights(const CaseNorm& of, const std::vector<float>& values, int64_t misalign);
+  void place_rope(const PrologueCase& c, const PrologueData<T>& data, Rope& rope);
   void scatter(const std::vector<T>& dense, int64_t heads, int64_t dim, int64_t token_stride, int64_t head_stride, T* to) const;
   template <class U>
   U* add_output(const std::vector<U>& values, int64_t misalign, const char* name);
@@ -94,6 +98,7 @@ class PlacedPrologue {
   PrologueData<T> data_;
   DType k_type_, v_type_;
   AttentionPrologueParams params_;
+  std::vector<HeadGroup> groups_;
   FaultRecord* faults_ = nullptr;
   std::vector<Output> outputs_;
 };

@@ -35,6 +35,8 @@ std::string PrologueCase::describe() const {
                   " kv=", kv_type ? dtype_name(*kv_type) : "dtype", v_type ? str_cat(",", dtype_name(*v_type)) : std::string(),
                   "/", static_cast<int>(scaling), " page=", page_size, " layout=", static_cast<int>(layout),
                   " flags=", token_faults, " values=", static_cast<int>(values), " seed=", seed);
+  if (sigmoid) text += " sigmoid";
+  for (const PrologueCase& group : groups) text += str_cat("\n  group ", group.describe());
   return text;
 }
 
@@ -44,6 +46,43 @@ PrologueCase plain_case(int64_t num_tokens) {
   c.bad_indices = false;
   c.bias_q = c.bias_k = c.bias_v = true;
   return c;
+}
+
+PrologueCase plain_group(int64_t num_heads, int64_t head_dim) {
+  PrologueCase c;
+  c.num_q_heads = num_heads, c.num_kv_heads = 0, c.head_dim = head_dim;
+  c.rotary_dim = 0, c.max_position = 0;
+  c.packed = c.cached = false, c.k_out = true;
+  return c;
+}
+
+PrologueCase gate_of_heads(const PrologueCase& c) {
+  PrologueCase gate = plain_group(c.num_q_heads, c.head_dim);
+  gate.packed = true;
+  return gate;
+}
+
+std::vector<PrologueCase> deepseek_indexer() {
+  PrologueCase q = plain_group(8, 128);
+  q.rotary_dim = 64, q.max_position = 40;
+  q.hadamard_block = 128;
+  PrologueCase k = q;
+  q.q8 = KvScaling::token_head, q.k_out = false;
+  k.num_q_heads = 1;
+  k.norm = NormPlacement::before_rope, k.norm_kind = NormKind::layer, k.norm_bias = k.float_weights = true;
+  k.cached = k.scales_in_page = true, k.k_out = false;
+  k.kv_type = DType::fp8_e4m3, k.scaling = KvScaling::token_head, k.page_size = 64;
+  return {q, k};
+}
+
+std::vector<PrologueCase> minimax_indexer() {
+  PrologueCase q = plain_group(4, 64);
+  q.rotary_dim = 32, q.max_position = 40;
+  q.norm = NormPlacement::before_rope;
+  PrologueCase k = q;
+  k.num_q_heads = 1;
+  k.cached = true, k.k_out = false;
+  return {q, k};
 }
 
 PrologueCase fit_rotation(PrologueCase c) {
@@ -60,20 +99,19 @@ PrologueCase fit_rotation(PrologueCase c) {
   return c;
 }
 
-void set_options(const PrologueCase& c, AttentionPrologueParams& params) {
-  const auto set_norm = [&](const CaseNorm& of, HeadNorm& norm) {
-    norm.placement = of.placement;
-    norm.kind = of.kind;
-    norm.scope = of.scope;
-    norm.eps = of.eps;
-    norm.weight_offset = of.weight_offset;
-    norm.weight_head_stride = of.weights == Weights::per_head ? c.head_dim : 0;
-    norm.weight_type = of.float_weights ? DType::f32 : DType::unset;
-  };
-  set_norm(c.norm_of_q(), params.q_norm);
-  set_norm(c.norm_of_k(), params.k_norm);
-  if (c.v_norm) params.v_norm.placement = NormPlacement::before_rope, params.v_norm.eps = c.v_eps;
-  Rope& r = params.rope;
+namespace {
+
+void set_norm(const CaseNorm& of, int64_t head_dim, HeadNorm& norm) {
+  norm.placement = of.placement;
+  norm.kind = of.kind;
+  norm.scope = of.scope;
+  norm.eps = of.eps;
+  norm.weight_offset = of.weight_offset;
+  norm.weight_head_stride = of.weights == Weights::per_head ? head_dim : 0;
+  norm.weight_type = of.float_weights ? DType::f32 : DType::unset;
+}
+
+void set_rope(const PrologueCase& c, Rope& r) {
   r.style = c.style;
   r.rotary_dim = c.rotary_dim;
   r.rotary_offset = c.rotary_offset;
@@ -83,11 +121,28 @@ void set_options(const PrologueCase& c, AttentionPrologueParams& params) {
   if (c.source == RopeSource::inv_freq) r.attention_factor = static_cast<double>(c.attention_factor);
   r.past_table = c.past_table;
   r.num_axes = c.num_axes;
+}
+
+}  // namespace
+
+void set_options(const PrologueCase& c, AttentionPrologueParams& params) {
+  set_norm(c.norm_of_q(), c.head_dim, params.q_norm);
+  set_norm(c.norm_of_k(), c.head_dim, params.k_norm);
+  if (c.v_norm) params.v_norm.placement = NormPlacement::before_rope, params.v_norm.eps = c.v_eps;
+  set_rope(c, params.rope);
   params.hadamard_block = c.hadamard_block;
   params.q_scale = c.q_scale;
   params.k_constant = c.k_constant;
   params.v_constant = c.v_constant;
   params.rounding = c.per_step ? Rounding::per_step : Rounding::once;
+}
+
+void set_options(const PrologueCase& c, HeadGroup& group) {
+  set_norm(c.norm_of_q(), c.head_dim, group.norm);
+  set_rope(c, group.rope);
+  group.hadamard_block = c.hadamard_block;
+  group.constant = c.q_scale.constant;
+  group.activation = c.sigmoid ? HeadActivation::sigmoid : HeadActivation::none;
 }
 
 }  // namespace prologue::test

@@ -103,13 +103,24 @@ struct PrologueCase {
   int64_t page_size = 16;
   CacheLayout layout = CacheLayout::nhd;
   bool token_faults = false;
+
+  // Other heads of the same tokens: each as the Q of a case without K and V. Of a group count the heads and their steps (q_scale.constant is
+  // its constant), the rotation with its bound, the layout of its arrays, q8, k_out (it has an output), in_place, cached (as K, in a cache with
+  // a type, scaling, layout and page size of its own), values and seed. `packed`: rows [other | in] of each head.
+  std::vector<PrologueCase> groups;
+  bool sigmoid = false;         // of a group
+  bool scales_in_page = false;  // of a group: a page of its cache has the codes of its tokens, and then their scales
+
   Values values = Values::normal;
   uint64_t seed = 1;
 
   int64_t v_width() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
   int64_t k_heads() const { return with_k ? num_kv_heads : 0; }
   int64_t v_heads() const { return with_v ? num_kv_heads : 0; }
-  bool writes_cache() const { return cached && num_kv_heads > 0 && (with_k || with_v); }
+  bool writes_kv() const { return cached && num_kv_heads > 0 && (with_k || with_v); }
+  bool writes_cache() const {
+    return writes_kv() || std::any_of(groups.begin(), groups.end(), [](const PrologueCase& group) { return group.cached; });
+  }
   bool gives_slots() const { return writes_cache() && !derive_slots; }
   // 0: all of them.
   int64_t slot_mapping_len() const {
@@ -131,8 +142,18 @@ PrologueCase plain_case(int64_t num_tokens);
 template <class T>
 PrologueCase fit_to_type(PrologueCase c) {
   c.misalign = c.misalign / static_cast<int64_t>(sizeof(T)) * static_cast<int64_t>(sizeof(T));
+  for (PrologueCase& group : c.groups) group = fit_to_type<T>(group);
   return c;
 }
+
+// Returns a group of so many heads, without any step, that has an output.
+PrologueCase plain_group(int64_t num_heads, int64_t head_dim);
+// Returns the gate of Qwen3-Next and Qwen3.5: the second half of each head's row [q | gate].
+PrologueCase gate_of_heads(const PrologueCase& c);
+// Return the groups of an indexer: q heads and the k head, in a cache of its own. DeepSeek V3.2: the first half of a head rotated, LayerNorm of
+// k with a bias, Hadamard transform, e4m3 with a scale for the 128 channels. MiniMax: norm and rotation.
+std::vector<PrologueCase> deepseek_indexer();
+std::vector<PrologueCase> minimax_indexer();
 
 // Returns the case with sizes of the rotation that blocks and splits allow.
 PrologueCase fit_rotation(PrologueCase c);
@@ -140,6 +161,7 @@ PrologueCase fit_rotation(PrologueCase c);
 // Stores the options in the parameters: all members that say what is computed. Sizes, arrays, types that go with an array, and bounds on
 // indices are the caller's.
 void set_options(const PrologueCase& c, AttentionPrologueParams& params);
+void set_options(const PrologueCase& c, HeadGroup& group);
 
 // Return the lists of prologue_cases.cpp: the cases of rotary and kv_write, one or more for every feature, and small random ones over
 // the whole struct (prologue_choices.h).

@@ -426,6 +426,53 @@ std::vector<PrologueCase> make_feature_cases() {
     multiplied([](PrologueCase& c) { c.kv_type = DType::int4, c.scaling = KvScaling::head, c.values = Values::coarse; });
   }
 
+  // Other groups of heads.
+  const auto add_group = [&](PrologueCase& c, PrologueCase group) { c.groups.push_back(std::move(group)); };
+  add([&](PrologueCase& c) { add_group(c, gate_of_heads(c)); });
+  add([&](PrologueCase& c) { add_group(c, gate_of_heads(c)), c.groups.back().sigmoid = true, c.per_step = true; });
+  add([&](PrologueCase& c) {  // a gate for each head, behind V
+    PrologueCase gate = plain_group(c.num_q_heads, 1);
+    gate.sigmoid = gate.in_place = true;
+    add_group(c, gate);
+  });
+  for (const bool derived : {false, true}) {
+    const auto indexed = [&](const auto& change) {
+      add([&](PrologueCase& c) {
+        c.derive_positions = c.derive_slots = derived, c.token_faults = true, c.num_tokens = 20;
+        change(c);
+      });
+    };
+    indexed([&](PrologueCase& c) { c.groups = deepseek_indexer(); });
+    indexed([&](PrologueCase& c) { c.groups = deepseek_indexer(), c.misalign = 4, c.per_step = true; });
+    indexed([&](PrologueCase& c) { c.groups = deepseek_indexer(), c.num_q_heads = c.num_kv_heads = 0; });
+    indexed([&](PrologueCase& c) { c.groups = minimax_indexer(), c.past_table = PastTable::zero, c.max_position = 12; });
+    indexed([&](PrologueCase& c) { c.groups = minimax_indexer(), c.groups[0].page_size = 3, c.groups[1].page_size = 64; });
+    for (const PastTable past : {PastTable::record, PastTable::zero, PastTable::identity}) {
+      indexed([&](PrologueCase& c) {
+        c.groups = minimax_indexer();
+        for (PrologueCase& group : c.groups) group.max_position = 8, group.past_table = past;
+      });
+    }
+    indexed([&](PrologueCase& c) {
+      for (const DType type : {DType::int4, DType::uint4, DType::int8, DType::f32}) {
+        PrologueCase group = plain_group(3, 32);
+        group.cached = true, group.k_out = false, group.kv_type = type, group.page_size = 5;
+        if (type != DType::f32) group.scaling = KvScaling::token_head;
+        add_group(c, group);
+      }
+    });
+    indexed([&](PrologueCase& c) {
+      c.num_axes = 3, c.groups = minimax_indexer(), c.groups[0].num_axes = 3, c.groups[0].max_position = 20;
+    });
+  }
+  add([&](PrologueCase& c) {
+    PrologueCase group = plain_group(2, 7);
+    group.bias_q = group.k_out = true, group.q_scale.constant = -1.5f;
+    add_group(c, group);
+    group.cached = true, group.kv_type = DType::fp8_e4m3;
+    add_group(c, group);
+  });
+
   // These have the Q scale, and fp8 Q.
   add([](PrologueCase& c) { c.q_scale.constant = 0.125f; });
   add([](PrologueCase& c) { c.q_scale = {0.5f, PositionScale::llama4, 0.1f, 8.0f}; });
@@ -532,6 +579,7 @@ PrologueCase random_case(uint64_t seed) {
                             : 2 * random.integer(1, 64);
   sizes.v_head_dim = rarely() ? 2 * random.integer(1, rarely() ? kMaxHeadDim / 2 : 80) : 0;
   PrologueCase c = choose_case(random, CaseOdds::any, sizes);
+  if (random.integer(0, 5) == 0) choose_groups(random, c);
   c.seed = seed;
   return c;
 }

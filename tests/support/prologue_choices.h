@@ -143,4 +143,71 @@ PrologueCase choose_case(Source& source, CaseOdds odds, const CaseSizes& sizes) 
   return c;
 }
 
+// Chooses another group of heads of a case.
+template <class Source>
+PrologueCase choose_group(Source& source, const PrologueCase& c) {
+  const auto one_in = [&](int64_t count) { return source.integer(1, count) == 1; };
+  const auto any = [&](auto last) { return static_cast<decltype(last)>(source.integer(0, static_cast<int64_t>(last))); };
+  PrologueCase g = plain_group(source.integer(1, 5), one_in(3) ? source.integer(1, 9) : 2 * source.integer(1, 70));
+  const bool even = g.head_dim % 2 == 0;
+  g.bias_q = one_in(2);
+  if (even) g.norm = any(NormPlacement::after_rope);
+  g.norm_kind = any(NormKind::layer);
+  g.weights = any(Weights::per_head);
+  g.norm_bias = g.norm_kind == NormKind::layer && one_in(2);
+  g.float_weights = one_in(4);
+  g.weight_offset = one_in(4) ? 1.0f : 0.0f;
+  g.eps = one_in(2) ? 1e-5f : 0.01f;
+
+  if (even && !one_in(3)) g.rotary_dim = one_in(2) ? g.head_dim : 2 * source.integer(0, g.head_dim / 2);
+  if (one_in(3)) g.rotary_offset = 2 * source.integer(0, (g.head_dim - g.rotary_dim) / 2);
+  g.style = any(RopeStyle::interleaved);
+  g.inverse = one_in(8);
+  g.source = any(RopeSource::inv_freq);
+  g.rope_type = one_in(4) ? DType::bf16 : DType::f32;
+  g.rope_apart = one_in(4);
+  g.num_blocks = one_in(6) ? 2 : 1;
+  g.num_axes = one_in(2) ? c.num_axes : 1;
+  g.interleaved_axes = one_in(2);
+  g.max_position =
+      g.rotary_dim == 0 && one_in(2) ? 0 : source.integer(1, 2 * std::max<int64_t>(std::min<int64_t>(c.max_position, 100), 1));
+  g.past_table = c.no_faults ? (one_in(2) ? PastTable::zero : PastTable::identity) : any(PastTable::identity);
+  g = fit_rotation(g);
+  if (even && one_in(3)) g.hadamard_block = any_hadamard_block(source, g.head_dim);
+  if (one_in(3)) g.q_scale.constant = one_in(2) ? 1.2f : -0.0883f;
+  g.sigmoid = one_in(4);
+
+  g.packed = one_in(2);
+  g.heads_first = one_in(4);
+  g.row_padding = one_in(4) ? source.integer(0, 9) : 0;
+  g.head_padding = one_in(4) ? source.integer(0, 9) : 0;
+  g.misalign = one_in(3) ? source.integer(0, 16) : 0;
+  if (one_in(3)) {
+    g.q8 = one_in(2) ? KvScaling::tensor : KvScaling::token_head, g.q8_e5m2 = one_in(2);
+    return g;
+  }
+  g.cached = one_in(2);
+  g.k_out = !g.cached || one_in(2);
+  g.in_place = g.k_out && one_in(3);
+  if (!g.cached) return g;
+  g.page_size = one_in(2) ? c.page_size : source.integer(1, 9);
+  g.layout = one_in(2) ? CacheLayout::odd : any(CacheLayout::hnd);
+  if (one_in(3)) return g;
+  g.kv_type = kKvTypes[source.integer(0, even ? 7 : 5)];
+  if (dtype_is_activation(*g.kv_type)) return g;
+  const bool fp8 = dtype_is_fp8(*g.kv_type);
+  g.scaling = static_cast<KvScaling>(*g.kv_type == DType::uint4 ? 3 : source.integer(fp8 ? 0 : 1, 3));
+  return g;
+}
+
+// Gives a case groups of heads; sometimes it has nothing else.
+template <class Source>
+void choose_groups(Source& source, PrologueCase& c) {
+  const int64_t count = source.integer(1, kMaxHeadGroups);
+  for (int64_t i = 0; i < count; ++i) c.groups.push_back(choose_group(source, c));
+  if (source.integer(0, 4) != 0) return;
+  c.num_q_heads = c.num_kv_heads = 0;
+  c.q8.reset();
+}
+
 }  // namespace prologue::test

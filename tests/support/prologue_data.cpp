@@ -227,6 +227,12 @@ PrologueData<T> make_data(const PrologueCase& c) {
     data.v_scale = scales(count);
   }
   data.q_scale = scales(1).front();
+  for (PrologueCase group : c.groups) {
+    group.num_tokens = c.num_tokens;
+    group.seed = c.seed + 1000 * (data.groups.size() + 1);
+    data.groups.push_back(make_data<T>(group));
+    if (group.scaling == KvScaling::head) data.groups.back().k_scale = scales(group.num_q_heads);
+  }
   return data;
 }
 
@@ -305,6 +311,8 @@ oracle::PrologueInput oracle_input(const PrologueCase& c, const PrologueData<T>&
   in.q_b = static_cast<double>(c.q_scale.b);
   in.k_constant = static_cast<double>(c.k_constant);
   in.v_constant = static_cast<double>(c.v_constant);
+  in.sigmoid = c.sigmoid;
+  for (size_t i = 0; i < c.groups.size(); ++i) in.groups.push_back(oracle_input(c.groups[i], data.groups[i]));
   if (c.per_step) {
     in.step_rounding = std::ldexp(1.0, -FloatFormat<T>::mantissa_bits - 1);
     in.step_floor = std::ldexp(1.0, FloatFormat<T>::min_exponent - FloatFormat<T>::mantissa_bits - 1);

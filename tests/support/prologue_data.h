@@ -28,6 +28,7 @@ struct PrologueData {
   std::vector<float> k_scale, v_scale;  // given ones
   float q_scale = 0.0f;
   int64_t num_pages = 0;
+  std::vector<PrologueData<T>> groups;  // q, q_bias, q_weight, q_norm_bias, what rotates them; k_scale is that of their cache
 };
 
 // Rows of cosines, then sines: [max_position, rotary_dim].

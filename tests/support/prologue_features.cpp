@@ -191,6 +191,25 @@ void add_rotations(FeatureList& f) {
   });
 }
 
+void add_groups(FeatureList& f) {
+  f.row("Indexers",
+        "Up to four other groups of heads in the same launch, with norm, rotation, transform, type and cache of their own");
+  f.add("DeepSeek V3.2", [](PrologueCase& c) { c.groups = deepseek_indexer(); });
+  f.add("DeepSeek V3.2, in place of Q, K and V",
+        [](PrologueCase& c) { c.groups = deepseek_indexer(), c.num_q_heads = c.num_kv_heads = 0; });
+  f.add("norm and rotation", [](PrologueCase& c) { c.groups = minimax_indexer(), c.derive_positions = c.derive_slots = true; });
+  f.add("norm and rotation, pages of another size",
+        [](PrologueCase& c) { c.groups = minimax_indexer(), c.groups[1].page_size = 3, c.kv_type = DType::bf16; });
+  f.row("Gate", "A gate packed behind each head of Q (Qwen3-Next, Qwen3.5), or per head behind V; as it is or its sigmoid");
+  for (const bool sigmoid : {false, true}) {
+    f.add(sigmoid ? "sigmoid of packed rows" : "packed rows", [&](PrologueCase& c) {
+      c.groups = {gate_of_heads(c)}, c.groups[0].sigmoid = sigmoid, c.norm = NormPlacement::before_rope;
+    });
+    f.add(sigmoid ? "sigmoid for each head" : "for each head",
+          [&](PrologueCase& c) { c.groups = {plain_group(c.num_q_heads, 1)}, c.groups[0].sigmoid = sigmoid; });
+  }
+}
+
 void add_places(FeatureList& f) {
   f.row("GivenPlaces", "Positions and slots given, int32 or int64");
   for (const bool wide : {false, true}) {
@@ -292,6 +311,7 @@ std::vector<PrologueFeature> make_features() {
   add_inputs(f);
   add_norms(f);
   add_rotations(f);
+  add_groups(f);
   add_places(f);
   add_stores(f);
   return f.take();

@@ -27,12 +27,20 @@ class Comparison {
   }
 
   void run(bool k_is_copied) {
-    expect_heads("q", params_.q_out, case_.num_q_heads, case_.head_dim, want_.q);
-    if (params_.q8_out.data != nullptr) expect_quantized_queries();
-    if (case_.with_k) expect_heads("k_out", params_.k_out, case_.num_kv_heads, case_.head_dim, want_.k);
-    if (case_.with_v) expect_heads("v_out", params_.v_out, case_.num_kv_heads, case_.v_width(), want_.v);
-    if (case_.with_k && params_.cache.k.data != nullptr) expect_cache(false, want_.k, k_is_copied);
-    if (case_.with_v && params_.cache.v.data != nullptr) expect_cache(true, want_.v, case_.copies_v());
+    expect_heads("q", params_.q_out, case_.num_q_heads, case_.head_dim, want_.q, want_.state);
+    if (params_.q8_out.data != nullptr) expect_quantized_queries(params_.q8_out, case_, data_.q_scale, want_);
+    if (case_.with_k) expect_heads("k_out", params_.k_out, case_.num_kv_heads, case_.head_dim, want_.k, want_.state);
+    if (case_.with_v) expect_heads("v_out", params_.v_out, case_.num_kv_heads, case_.v_width(), want_.v, want_.state);
+    const auto side = [&](const char* name, bool is_v, const PagedHeads& cache, const std::vector<T>& source, bool copied,
+                          const std::vector<float>& given, const std::vector<oracle::Row>& rows) {
+      if (cache.data == nullptr || !case_.writes_kv()) return;
+      expect_cache({name, cache, placed_.cache_type(is_v), case_.page_size, case_.num_kv_heads,
+                    is_v ? case_.v_width() : case_.head_dim, copied ? &source : nullptr, given, rows, want_.slot_token});
+    };
+    if (case_.with_k) side("k", false, params_.cache.k, data_.k, k_is_copied, data_.k_scale, want_.k);
+    if (case_.with_v) side("v", true, params_.cache.v, data_.v, case_.copies_v(), data_.v_scale, want_.v);
+    for (size_t i = 0; i < case_.groups.size(); ++i)
+      expect_group(params_.groups[i], case_.groups[i], data_.groups[i], want_.groups[i]);
 
     constexpr FaultCode kCodes[] = {FaultCode::none, FaultCode::position_out_of_range, FaultCode::slot_out_of_range,
                                     FaultCode::page_out_of_range, FaultCode::sequence_too_long};
@@ -61,7 +69,11 @@ class Comparison {
 
  private:
   // Sums of few short numbers that an attention factor such as 0.8 multiplied lie beside boundaries of the rounding, not anywhere.
-  bool nearly_all_round_once() const { return !case_.per_step && (case_.hadamard_block == 0 || case_.attention_factor == 1.0f); }
+  static bool sums_short_numbers(const PrologueCase& c) { return c.hadamard_block != 0 && c.attention_factor != 1.0f; }
+  bool nearly_all_round_once() const {
+    const auto inexact = [](const PrologueCase& c) { return c.sigmoid || sums_short_numbers(c); };
+    return !case_.per_step && !inexact(case_) && std::none_of(case_.groups.begin(), case_.groups.end(), inexact);
+  }
 
   // Returns what the run left at a pointer into an output. It counts as explained from here on.
   std::vector<unsigned char> take_bytes(const void* pointer, int64_t count) {
@@ -81,12 +93,12 @@ class Comparison {
   }
 
   void expect_heads(const char* name, const MutableHeadsView& view, int64_t heads, int64_t dim,
-                    const std::vector<oracle::Row>& rows) {
+                    const std::vector<oracle::Row>& rows, const std::vector<oracle::TokenState>& states) {
     if (view.data == nullptr || heads == 0) return;
     std::vector<T> got;
     std::vector<Reference> reference;
     for (int64_t t = 0; t < case_.num_tokens; ++t) {
-      const oracle::TokenState state = want_.state[static_cast<size_t>(t)];
+      const oracle::TokenState state = states[static_cast<size_t>(t)];
       if (state == oracle::TokenState::untouched) continue;
       for (int64_t h = 0; h < heads; ++h) {
         append_values(take_bytes(static_cast<T*>(view.data) + t * view.token_stride + h * view.head_stride,
@@ -149,71 +161,100 @@ class Comparison {
     }
   }
 
-  void expect_quantized_queries() {
-    const QuantizedQuery& q8 = params_.q8_out;
+  // `c` is the case, or one of its groups.
+  void expect_quantized_queries(const QuantizedQuery& q8, const PrologueCase& c, float given,
+                                const oracle::PrologueOutput& want) {
     for (int64_t t = 0; t < case_.num_tokens; ++t) {
-      const oracle::TokenState state = want_.state[static_cast<size_t>(t)];
+      const oracle::TokenState state = want.state[static_cast<size_t>(t)];
       if (state == oracle::TokenState::untouched) continue;
-      for (int64_t h = 0; h < case_.num_q_heads; ++h) {
+      for (int64_t h = 0; h < c.num_q_heads; ++h) {
         const auto bytes =
-            take_bytes(static_cast<unsigned char*>(q8.data) + t * q8.token_stride + h * q8.head_stride, case_.head_dim);
+            take_bytes(static_cast<unsigned char*>(q8.data) + t * q8.token_stride + h * q8.head_stride, c.head_dim);
         const bool computed = q8.scaling == KvScaling::token_head;
-        const float scale = computed ? take(q8.scale + t * case_.num_q_heads + h) : data_.q_scale;
+        const float scale = computed ? take(q8.scale + t * c.num_q_heads + h) : given;
         if (state == oracle::TokenState::zero) {
           EXPECT_EQ(bytes, std::vector<unsigned char>(bytes.size(), 0)) << "q8_out of token " << t;
           EXPECT_EQ(computed ? scale : 0.0f, 0.0f) << "q8_out of token " << t;
           continue;
         }
-        expect_codes("q8_out", t, bytes, want_.q[static_cast<size_t>(t)].data() + h * case_.head_dim, case_.head_dim,
-                     case_.q8_e5m2 ? oracle::Quantized::e5m2 : oracle::Quantized::e4m3, scale, computed);
+        expect_codes("q8_out", t, bytes, want.q[static_cast<size_t>(t)].data() + h * c.head_dim, c.head_dim,
+                     c.q8_e5m2 ? oracle::Quantized::e5m2 : oracle::Quantized::e4m3, scale, computed);
       }
     }
   }
+
+  // K, V, or a group in its cache.
+  struct Side {
+    const char* name;
+    const PagedHeads& cache;
+    DType type;
+    int64_t page_size, heads, dim;
+    const std::vector<T>* source;  // null: it is not copied
+    const std::vector<float>& given_scales;
+    const std::vector<oracle::Row>& rows;
+    const std::map<int64_t, int64_t>& slot_token;
+
+    int64_t at(const PageStrides& s, int64_t slot, int64_t head) const {
+      return slot / page_size * s.page + slot % page_size * s.token + head * s.head;
+    }
+    const unsigned char* data(int64_t slot, int64_t head) const {
+      return static_cast<const unsigned char*>(cache.data) + at(cache.strides, slot, head) * dtype_bits(type) / 8;
+    }
+    int64_t bytes() const { return dim * dtype_bits(type) / 8; }
+    const float* scale(int64_t slot, int64_t head) const { return cache.scale + at(cache.scale_strides, slot, head); }
+  };
 
   template <class U>
-  void expect_float_cache(bool is_v, const std::vector<oracle::Row>& rows, bool copied) {
-    const int64_t dim = is_v ? case_.v_width() : case_.head_dim;
-    const std::vector<T>& source = is_v ? data_.v : data_.k;
+  void expect_float_cache(const Side& side) {
     std::vector<U> got;
     std::vector<Reference> reference;
-    for (const auto& [slot, token] : want_.slot_token) {
-      for (int64_t h = 0; h < case_.num_kv_heads; ++h) {
-        const std::vector<unsigned char> bytes = take_bytes(placed_.cache_head(is_v, slot, h), placed_.cache_head_bytes(is_v));
-        if (std::is_same_v<T, U> && copied) {
-          EXPECT_EQ(std::memcmp(bytes.data(), source.data() + (token * case_.num_kv_heads + h) * dim, bytes.size()), 0)
-              << (is_v ? "V" : "K") << " is not a bitwise copy: slot " << slot << ", head " << h;
+    for (const auto& [slot, token] : side.slot_token) {
+      for (int64_t h = 0; h < side.heads; ++h) {
+        const std::vector<unsigned char> bytes = take_bytes(side.data(slot, h), side.bytes());
+        if (std::is_same_v<T, U> && side.source != nullptr) {
+          EXPECT_EQ(std::memcmp(bytes.data(), side.source->data() + (token * side.heads + h) * side.dim, bytes.size()), 0)
+              << side.name << " is not a bitwise copy: slot " << slot << ", head " << h;
         }
         append_values(bytes, got);
-        for (int64_t i = 0; i < dim; ++i) {
-          reference.push_back(as_reference(rows[static_cast<size_t>(token)][static_cast<size_t>(h * dim + i)]));
+        for (int64_t i = 0; i < side.dim; ++i) {
+          reference.push_back(as_reference(side.rows[static_cast<size_t>(token)][static_cast<size_t>(h * side.dim + i)]));
         }
       }
     }
-    expect_close(got, reference, case_.num_kv_heads * dim, is_v ? "v" : "k", kDefaultSteps, nearly_all_round_once());
+    expect_close(got, reference, side.heads * side.dim, side.name, kDefaultSteps, nearly_all_round_once());
   }
 
-  void expect_cache(bool is_v, const std::vector<oracle::Row>& rows, bool copied) {
-    switch (placed_.cache_type(is_v)) {
-      case DType::f32: return expect_float_cache<float>(is_v, rows, copied);
-      case DType::f16: return expect_float_cache<Float16>(is_v, rows, copied);
-      case DType::bf16: return expect_float_cache<BFloat16>(is_v, rows, copied);
+  void expect_cache(const Side& side) {
+    switch (side.type) {
+      case DType::f32: return expect_float_cache<float>(side);
+      case DType::f16: return expect_float_cache<Float16>(side);
+      case DType::bf16: return expect_float_cache<BFloat16>(side);
       default: break;
     }
-    const auto type = static_cast<oracle::Quantized>(static_cast<int>(placed_.cache_type(is_v)) - static_cast<int>(DType::fp8_e4m3));
-    const int64_t dim = is_v ? case_.v_width() : case_.head_dim;
-    for (const auto& [slot, token] : want_.slot_token) {
-      for (int64_t h = 0; h < case_.num_kv_heads; ++h) {
-        const std::vector<float>& given = is_v ? data_.v_scale : data_.k_scale;
+    const auto type = static_cast<oracle::Quantized>(static_cast<int>(side.type) - static_cast<int>(DType::fp8_e4m3));
+    const KvScaling scaling = side.cache.format.scaling;
+    for (const auto& [slot, token] : side.slot_token) {
+      for (int64_t h = 0; h < side.heads; ++h) {
         float scale = 1.0f;
-        if (case_.scaling == KvScaling::tensor) scale = given.front();
-        if (case_.scaling == KvScaling::head) scale = given[static_cast<size_t>(h)];
-        if (case_.scaling == KvScaling::token_head) scale = take(placed_.scale_of(is_v, slot, h));
-        const float zero_point = placed_.cache_type(is_v) == DType::uint4 ? take(placed_.scale_of(is_v, slot, h) + 1) : 0.0f;
-        expect_codes(is_v ? "v" : "k", token, take_bytes(placed_.cache_head(is_v, slot, h), placed_.cache_head_bytes(is_v)),
-                     rows[static_cast<size_t>(token)].data() + h * dim, dim, type, scale, case_.scaling == KvScaling::token_head,
-                     zero_point);
+        if (scaling == KvScaling::tensor) scale = side.given_scales.front();
+        if (scaling == KvScaling::head) scale = side.given_scales[static_cast<size_t>(h)];
+        if (scaling == KvScaling::token_head) scale = take(side.scale(slot, h));
+        const float zero_point = side.type == DType::uint4 ? take(side.scale(slot, h) + 1) : 0.0f;
+        expect_codes(side.name, token, take_bytes(side.data(slot, h), side.bytes()),
+                     side.rows[static_cast<size_t>(token)].data() + h * side.dim, side.dim, type, scale,
+                     scaling == KvScaling::token_head, zero_point);
       }
     }
+  }
+
+  void expect_group(const HeadGroup& group, const PrologueCase& c, const PrologueData<T>& data,
+                    const oracle::PrologueOutput& want) {
+    expect_heads("out of a group", group.out, c.num_q_heads, c.head_dim, want.q, want.state);
+    if (group.q8_out.data != nullptr) expect_quantized_queries(group.q8_out, c, data.q_scale, want);
+    if (group.cache.data == nullptr) return;
+    const DType type = resolve_dtype(group.cache.format.type, FloatFormat<T>::dtype);
+    expect_cache(
+        {"a group", group.cache, type, c.page_size, c.num_q_heads, c.head_dim, nullptr, data.k_scale, want.q, want.slot_token});
   }
 
   using Output = typename PlacedPrologue<T>::Output;

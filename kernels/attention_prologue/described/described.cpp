@@ -90,6 +90,7 @@ bool computes_together(const CallFacts& facts, int vector) {
 PackedFacts packed(const CallFacts& facts) { return std::bit_cast<PackedFacts>(facts); }
 
 std::optional<CallFacts> facts_of(const AttentionPrologueParams& p, int64_t vector) {
+  if (p.num_groups > 0) return std::nullopt;
   CallFacts facts;
   const HeadPlans plans = head_plans(p);
   const HeadPlan* const of_heads[3] = {&plans.q, &plans.k, &plans.v};

@@ -1,5 +1,5 @@
 // blockIdx.x is the token; threadIdx.x the lane, that is the unit (head_unit.cuh), within a head, lanes being padded to a power
-// of two; the rows threadIdx.y of all blockIdx.y walk the heads of q, k and v. A head of more than 32 lanes has a block to
+// of two; the rows threadIdx.y of all blockIdx.y walk the heads of q, k, v and the groups. A head of more than 32 lanes has a block to
 // itself, a norm over the whole token a block for the token.
 //
 // This kernel does everything that attention_prologue.h describes, decided at run time.
@@ -70,8 +70,7 @@ __device__ inline UnitAngles<V> angles_of_rows(const Rope& rope, const ResolvedT
 }
 
 template <int V>
-__device__ inline UnitAngles<V> angles_of_token(const GeneralArgs& p, const ResolvedToken& token, int64_t t, int pair) {
-  const Rope& rope = p.rope;
+__device__ inline UnitAngles<V> angles_of_token(const Rope& rope, const ResolvedToken& token, int64_t t, int pair) {
   UnitAngles<V> angles;
   if (rope.source == RopeSource::inv_freq) {
     const auto* inv_freq = static_cast<const float*>(rope.inv_freq) + pair % pairs_of_block(rope);
@@ -104,7 +103,8 @@ __device__ inline UnitAngles<V> angles_of_token(const GeneralArgs& p, const Reso
 // Holds what all heads of a token have in common.
 template <int V>
 struct GeneralToken : ResolvedToken {
-  UnitAngles<V> angles_of_pairs;
+  UnitAngles<V> angles_of_pairs;  // of the heads that rope number `rope` rotates; -1: none yet
+  int rope = -1;
   float query_factor;
   bool scales_query;
   float sums[2];  // of the squares of all heads of q and of k, where the norm is over the token
@@ -126,6 +126,18 @@ __device__ inline UnitValues<V> load_floats(const char* values, const UnitChanne
   if (place.has_a) load(place.a, unit.x);
   if (place.has_b) load(place.b, unit.x + V);
   return unit;
+}
+
+// Returns what may be done for the token in the heads of a tensor.
+__device__ inline Token token_of_tensor(const GeneralArgs& p, const ResolvedToken& token, int tensor) {
+  return tensor < 3 ? static_cast<const Token&>(token) : token_of_rope(token, p.ropes[p.extras[tensor].rope]);
+}
+
+// Returns the head of a row; the rows are the heads of all tensors, one after another.
+__device__ inline TensorHead head_of_row(const GeneralArgs& p, int row) {
+  int tensor = 0;
+  while (row >= p.tensors[tensor].heads) row -= p.tensors[tensor++].heads;
+  return {tensor, row};
 }
 
 // Holds a thread's unit of a head, whose data are in flight. If a head does not exist (`active` is false), it has no channels.
@@ -157,12 +169,24 @@ struct GeneralSteps : NoSteps<T, V> {
   const GeneralArgs& p;
   const TensorExtras& extras;
   const GeneralToken<V>& token;
+  Token state;
   TensorHead at;
   UnitChannels place;
   Unit<T, V> data;
 
-  __device__ GeneralSteps(const GeneralArgs& args, const GeneralToken<V>& of, const GeneralHead<T, V>& head)
-      : p(args), extras(args.extras[head.at.tensor]), token(of), at(head.at), place(head.place), data(head.data) {}
+  // Loads cos and sin into the token, if it has not those of the head.
+  __device__ GeneralSteps(const GeneralArgs& args, GeneralToken<V>& of, int64_t t, const GeneralHead<T, V>& head)
+      : p(args),
+        extras(args.extras[head.at.tensor]),
+        token(of),
+        state(token_of_tensor(args, of, head.at.tensor)),
+        at(head.at),
+        place(head.place),
+        data(head.data) {
+    if (!rotates() || state.zero || of.rope == extras.rope) return;
+    of.angles_of_pairs = angles_of_token<V>(p.ropes[extras.rope], of, t, place.pair);
+    of.rope = extras.rope;
+  }
 
   __device__ Unit<T, V> load(const char* values) const { return load_unit<false, T, V>(values, place); }
   __device__ UnitValues<V> values(int) const { return widen<T, V>(data); }
@@ -188,11 +212,12 @@ struct GeneralSteps : NoSteps<T, V> {
   __device__ UnitValues<V> weight() const { return norm_factors<V>(weights(plan().norm.weight), plan().norm.weight_offset); }
   __device__ bool norm_biased() const { return plan().norm.bias != nullptr; }
   __device__ UnitValues<V> norm_bias() const { return weights(plan().norm.bias); }
-  __device__ bool rotates() const { return extras.rotates != 0 && token.rotated && place.pair >= 0; }
+  __device__ bool rotates() const { return extras.rotates != 0 && state.rotated && place.pair >= 0; }
   __device__ UnitAngles<V> angles() const { return token.angles_of_pairs; }
   __device__ RopeStyle style() const { return extras.layout.style; }
   __device__ bool scales() const { return at.tensor == 0 ? token.scales_query : plan().constant != 1.0f; }
   __device__ float factor() const { return at.tensor == 0 ? token.query_factor : plan().constant; }
+  __device__ HeadActivation activation() const { return plan().activation; }
   __device__ bool rounds() const { return plan().rounds != 0; }
 
   // Otherwise the head is a copy.
@@ -251,7 +276,7 @@ struct GeneralShared {
   uint8_t codes[kMaxGeneralThreads * 16];  // of 4 bits, before two of them share a byte
 };
 
-// Stores a head into the cache, or into q_out and q8_out. `reached` says whether this head's slot is to be written. All threads of the
+// Stores a head into the cache, or into `out`, q_out or q8_out. `reached` says whether this head's slot is to be written. All threads of the
 // block must be here.
 template <class T, int V>
 __device__ inline void store_head(const GeneralSteps<T, V>& steps, const UnitValues<V> (&values)[1], int64_t t, bool reached,
@@ -260,8 +285,14 @@ __device__ inline void store_head(const GeneralSteps<T, V>& steps, const UnitVal
   const TensorHead& at = steps.at;
   const TensorArgs<int64_t>& tensor = p.tensors[at.tensor];
   const TensorExtras& extras = steps.extras;
-  const bool is_q = at.tensor == 0, zero = steps.token.zero;
-  const int64_t page = is_q ? 0 : steps.token.page, offset = is_q ? t : static_cast<int64_t>(steps.token.offset);
+  const bool zero = steps.state.zero;
+  int64_t page = 0, offset = t;
+  if (extras.cached != 0) {
+    uint32_t in_page = steps.token.offset;
+    page = steps.token.page;
+    if (reached) split_again(p.token.pages, extras.pages, page, in_page);
+    offset = in_page;
+  }
   char* to = tensor.out + page * tensor.out_page + offset * tensor.out_token + at.head * tensor.out_head;
   char* scale_at = extras.scale + page * extras.scale_page + offset * extras.scale_token + at.head * extras.scale_head;
 
@@ -292,7 +323,7 @@ __device__ inline void store_head(const GeneralSteps<T, V>& steps, const UnitVal
   if (reached && quantised && !packed) {
     store_unit_8<V>(to, steps.place, quantise<V>(values[0], scale.reciprocal, extras.store));
   }
-  if (is_packed(p.extras[1].store) || is_packed(p.extras[2].store)) {
+  if (p.packs != 0) {
     store_packed<T, V>(to, values[0], steps, scale, reached && packed, codes, lanes.lane, lanes.count);
   }
 }
@@ -300,13 +331,13 @@ __device__ inline void store_head(const GeneralSteps<T, V>& steps, const UnitVal
 // Returns the sum of squares over all heads of q (tensor 0) or k (1) of the token, one head after another. `rows` is the number of heads of
 // the block.
 template <class T, int V, class LanesOf>
-__device__ inline float token_sum(const GeneralArgs& p, const GeneralToken<V>& token, int64_t t, int tensor,
-                                  const LanesOf& lanes_of, float (&of_rows)[kMaxLanes], int lane, int row, int rows) {
+__device__ inline float token_sum(const GeneralArgs& p, GeneralToken<V>& token, int64_t t, int tensor, const LanesOf& lanes_of,
+                                  float (&of_rows)[kMaxLanes], int lane, int row, int rows) {
   const int heads = p.tensors[tensor].heads;
   float total = 0.0f;
   for (int first = 0; first < heads; first += rows) {
     const GeneralHead<T, V> head(p, t, {tensor, first + row}, first + row < heads, lane);
-    const GeneralSteps<T, V> steps(p, token, head);
+    const GeneralSteps<T, V> steps(p, token, t, head);
     UnitValues<V> values[1];
     begin_head<T, V>(values, steps, steps.norm());
     float sum[1];
@@ -331,27 +362,26 @@ __global__ void __launch_bounds__(kMaxGeneralThreads) general_prologue_kernel(co
     return block_lanes<V>(lane, lanes, thread, shared.sums, steps.place, steps.extras.layout);
   };
 
-  const int num_rows = p.tensors[0].heads + p.tensors[1].heads + p.tensors[2].heads;
+  int num_rows = 0;
+  for (int i = 0; i < p.num_tensors; ++i) num_rows += p.tensors[i].heads;
   const int step = static_cast<int>(gridDim.y) * rows;
   int first = static_cast<int>(blockIdx.y) * rows;
   const auto head_of_first = [&] {
     const bool active = first + row < num_rows;
-    return GeneralHead<T, V>(p, t, active ? head_of_row(p.tensors, first + row) : TensorHead{0, 0}, active, lane);
+    return GeneralHead<T, V>(p, t, active ? head_of_row(p, first + row) : TensorHead{0, 0}, active, lane);
   };
   GeneralHead<T, V> head = head_of_first();  // its loads need no index
 
   GeneralToken<V> token;
   static_cast<ResolvedToken&>(token) = resolve_token(p.token, TokenIndices(p.token, t, thread % 32), t);
   if (token.padding) return;
-  if (token.fault != FaultCode::none && blockIdx.y == 0 && thread == 0) {
-    cuda::record_fault(p.faults, p.token_faults, t, token.fault);
+  if (blockIdx.y == 0 && thread == 0) {
+    FaultCode fault = token.fault;
+    for (int i = 3; i < p.num_tensors && fault == FaultCode::none; ++i) fault = token_of_tensor(p, token, i).fault;
+    if (fault != FaultCode::none) cuda::record_fault(p.faults, p.token_faults, t, fault);
   }
   token.scales_query = p.q_scale.constant != 1.0f || p.q_scale.by_position != PositionScale::none;
   token.query_factor = token.scales_query ? query_factor(p.q_scale, token.positions[0]) : 1.0f;
-  const int pair = channels_of_unit<V>(lane, p.layout).pair;
-  if (pair >= 0 && p.extras[0].rotates + p.extras[1].rotates != 0 && !token.zero && token.rotated) {
-    token.angles_of_pairs = angles_of_token<V>(p, token, t, pair);
-  }
 #pragma unroll
   for (int tensor = 0; tensor < 2; ++tensor) {
     const HeadNorm& norm = p.extras[tensor].plan.norm;
@@ -362,7 +392,7 @@ __global__ void __launch_bounds__(kMaxGeneralThreads) general_prologue_kernel(co
 
   while (first < num_rows) {
     const bool active = first + row < num_rows;
-    const GeneralSteps<T, V> steps(p, token, head);
+    const GeneralSteps<T, V> steps(p, token, t, head);
     const TensorHead at = steps.at;
     first += step;
     if (first < num_rows) head = head_of_first();
@@ -372,9 +402,9 @@ __global__ void __launch_bounds__(kMaxGeneralThreads) general_prologue_kernel(co
     const TensorExtras& extras = steps.extras;
     if (active && extras.second_out != nullptr) {
       store_as_dtype<T, V>(extras.second_out + t * extras.second_token + at.head * extras.second_head, values[0], steps,
-                           token.zero);
+                           steps.state.zero);
     }
-    const bool reached = active && p.tensors[at.tensor].out != nullptr && (at.tensor == 0 || token.reaches_cache);
+    const bool reached = active && p.tensors[at.tensor].out != nullptr && (extras.cached == 0 || steps.state.reaches_cache);
     store_head<T, V>(steps, values, t, reached, group, shared.codes + row * lanes * 2 * V);
   }
 }

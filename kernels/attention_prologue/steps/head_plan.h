@@ -1,4 +1,4 @@
-// Describes what happens to the heads of one of q, k and v, apart from what depends on the token (the rotation, the scale of Q): one
+// Describes what happens to the heads of one of q, k, v and the groups, apart from what depends on the token (the rotation, the scale of Q): one
 // description for the CPU, for the general CUDA kernel and for the choice of a kernel. A new step of a head has its constants here.
 #pragma once
 
@@ -19,13 +19,15 @@ struct HeadPlan {
   float inverse_count = 0.0f;  // of the channels that the norm is over
   int32_t hadamard_block = 0;
   float hadamard_factor = 1.0f;
-  float constant = 1.0f;  // that K or V is multiplied by
+  float constant = 1.0f;  // that K, V or a group is multiplied by
+  HeadActivation activation = HeadActivation::none;
   int32_t rounds = 0;     // to dtype after each step
 };
 
 // Says whether a step of the plan changes every channel.
 PROLOGUE_HOST_DEVICE inline bool changes(const HeadPlan& plan) {
-  return plan.bias != nullptr || plan.norm.placement != NormPlacement::none || plan.hadamard_block != 0 || plan.constant != 1.0f;
+  return plan.bias != nullptr || plan.norm.placement != NormPlacement::none || plan.hadamard_block != 0 ||
+         plan.constant != 1.0f || plan.activation != HeadActivation::none;
 }
 
 // Returns what a norm multiplies by.
@@ -74,6 +76,20 @@ inline HeadPlans head_plans(const AttentionPrologueParams& p) {
   set_hadamard(plans.q, p.hadamard_block);
   set_hadamard(plans.k, p.hadamard_block);
   return plans;
+}
+
+// `group` must be resolved.
+inline HeadPlan head_plan(const HeadGroup& group, Rounding rounding) {
+  HeadPlan plan;
+  plan.num_heads = group.num_heads;
+  plan.width = group.head_dim;
+  plan.bias = group.bias;
+  set_norm(plan, group.norm);
+  set_hadamard(plan, group.hadamard_block);
+  plan.constant = group.constant;
+  plan.activation = group.activation;
+  plan.rounds = rounding == Rounding::per_step ? 1 : 0;
+  return plan;
 }
 
 }  // namespace prologue

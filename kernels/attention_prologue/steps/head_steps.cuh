@@ -1,4 +1,4 @@
-// This is the mathematics of one head, on values in registers: bias, norm, rotation, Hadamard transform, scale. The same for the CPU is in
+// This is the mathematics of one head, on values in registers: bias, norm, rotation, Hadamard transform, scale, activation. The same for the CPU is in
 // steps/head_steps_cpu.h.
 //
 // A schedule says in its `Steps` which steps there are, and loads what they need when they ask for it. Several heads of a thread
@@ -7,6 +7,7 @@
 
 #include <prologue/kernels/attention_prologue/steps/head_plan.h>
 #include <prologue/kernels/base/shared/reciprocal_root.h>
+#include <prologue/kernels/base/shared/sigmoid.h>
 #include <prologue/kernels/attention_prologue/steps/head_lanes.cuh>
 #include <prologue/kernels/base/device/head_unit.cuh>
 
@@ -39,6 +40,7 @@ struct NoSteps {
 
   __device__ static bool scales() { return false; }
   __device__ static float factor() { return 1.0f; }
+  __device__ static HeadActivation activation() { return HeadActivation::none; }
   __device__ static bool rounds() { return false; }  // to T after each step
 };
 
@@ -138,6 +140,14 @@ __device__ inline void finish_head(UnitValues<V> (&x)[kHeads], const Steps& s, c
   if (s.scales()) {
 #pragma unroll
     for (int n = 0; n < kHeads; ++n) multiply<V>(x[n], s.factor());
+    round_step<T, V>(x, s);
+  }
+  if (s.activation() == HeadActivation::sigmoid) {
+#pragma unroll
+    for (int n = 0; n < kHeads; ++n) {
+#pragma unroll
+      for (float& value : x[n].x) value = sigmoid_f32(value);
+    }
     round_step<T, V>(x, s);
   }
 }

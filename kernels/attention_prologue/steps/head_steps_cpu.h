@@ -1,4 +1,4 @@
-// This is the mathematics of one head, a row of float32 values: bias, norm, rotation, Hadamard transform, scale. The same for the device is
+// This is the mathematics of one head, a row of float32 values: bias, norm, rotation, Hadamard transform, scale, activation. The same for the device is
 // in steps/head_steps.cuh.
 //
 // The order of every sum is fixed, and the same on the device: head_sum.h; the heads of a token are added one after another.
@@ -15,6 +15,7 @@
 #include <prologue/kernels/base/host/head_cpu.h>
 #include <prologue/kernels/base/shared/head_sum.h>
 #include <prologue/kernels/base/shared/reciprocal_root.h>
+#include <prologue/kernels/base/shared/sigmoid.h>
 
 namespace prologue::cpu {
 
@@ -28,12 +29,12 @@ struct RotationRow {
   const float* sin = nullptr;
 };
 
-// Describes what happens to the heads of one of Q, K and V of the token at hand.
+// Describes what happens to the heads of one of Q, K, V and the groups of the token at hand.
 template <class T>
 struct HeadSteps : HeadPlan {
   float token_sum = 0.0f;  // of the squares of all heads, for a norm over the token
   RotationRow rotation;
-  float factor = 1.0f;  // the Q scale, or the constant of K or V
+  float factor = 1.0f;  // the Q scale, or the plan's constant
 
   HeadSteps() = default;
   explicit HeadSteps(const HeadPlan& plan) : HeadPlan(plan), factor(plan.constant) {}
@@ -161,9 +162,13 @@ void finish_head(float* x, const HeadSteps<T>& s, int64_t h) {
     for (int64_t i = 0; i < s.width; ++i) x[i] *= s.factor;
     round_step(x, s);
   }
+  if (s.activation == HeadActivation::sigmoid) {
+    for (int64_t i = 0; i < s.width; ++i) x[i] = sigmoid_f32(x[i]);
+    round_step(x, s);
+  }
 }
 
-// These are the heads of q, k or v: whole, or with the rotated channels apart.
+// These are the heads of q, k, v or a group: whole, or with the rotated channels apart.
 struct HeadsInput {
   HeadsView heads;
   HeadsView rotated = {};  // null: `heads` are whole

@@ -2,7 +2,6 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <span>
 
 #include <prologue/kernels/base/host/view_checks.h>
 #include <prologue/kernels/base/kv_types.h>
@@ -234,24 +233,26 @@ Status RegionChecks::add(const Region& region, bool written, const char* in_plac
   if (bytes <= 0) return {};
   const auto is_its_name = [&](const char* name) { return std::strcmp(name, region.name) == 0; };
   if (std::any_of(left_out_, left_out_ + num_left_out_, is_its_name)) return {};
-  for (Entry& entry : std::span(entries_, static_cast<size_t>(count_))) {
-    if (entry.region.data != region.data || !is_its_name(entry.region.name) || !same_region(entry.region, region)) continue;
-    if (extent(entry.region) != bytes) continue;
-    entry.written = entry.written || written;
+  for (int i = 0; i < count_; ++i) {
+    Entry& other = entry(i);
+    if (other.region.data != region.data || !is_its_name(other.region.name) || !same_region(other.region, region)) continue;
+    if (extent(other.region) != bytes) continue;
+    other.written = other.written || written;
     return {};
   }
   if (count_ == kMaxEntries) return unsupported(operation_, ": more than ", kMaxEntries, " arrays");
   const auto begin = reinterpret_cast<uintptr_t>(region.data);
-  entries_[count_++] = {region, written, in_place, begin, begin + static_cast<uintptr_t>(bytes)};
+  new (room_ + static_cast<size_t>(count_++) * sizeof(Entry))
+      Entry{region, written, in_place, begin, begin + static_cast<uintptr_t>(bytes)};
   return {};
 }
 
 Status RegionChecks::check_all_apart() const {
   for (int i = 0; i < count_; ++i) {
-    const Entry& a = entries_[i];
+    const Entry& a = entry(i);
     if (!a.written) continue;
     for (int j = 0; j < count_; ++j) {
-      const Entry& b = entries_[j];
+      const Entry& b = entry(j);
       if (i == j || (b.written && j < i) || a.end <= b.begin || b.end <= a.begin) continue;
       if (std::strcmp(a.in_place, b.region.name) == 0 && same_region(a.region, b.region)) continue;
       PROLOGUE_RETURN_IF_ERROR(check_apart(operation_, a.region, b.region));
@@ -331,8 +332,6 @@ PagedKvView resolved(const PagedKvView& cache, DType dtype) {
   return view;
 }
 
-namespace {
-
 Status check_format(const char* operation, const char* name, const PagedHeads& side) {
   const auto [type, scaling] = side.format;
   if (!dtype_is_kv(type)) {
@@ -364,7 +363,10 @@ Status check_format(const char* operation, const char* name, const PagedHeads& s
   return {};
 }
 
-}  // namespace
+Status check_page_count(const char* operation, const PagedKvView& cache) {
+  PROLOGUE_RETURN_IF_ERROR(check_range(operation, "cache.num_pages", cache.num_pages, 1, int64_t{1} << 40));
+  return check_range(operation, "cache.page_size", cache.page_size, 1, int64_t{1} << 20);
+}
 
 Status check_cache_shape(const char* operation, const PagedKvView& cache, int64_t num_kv_heads, int64_t head_dim) {
   if (sets_one_type_of_two(cache)) {
@@ -373,8 +375,7 @@ Status check_cache_shape(const char* operation, const PagedKvView& cache, int64_
   }
   if (cache.k.data != nullptr) PROLOGUE_RETURN_IF_ERROR(check_format(operation, "cache.k", cache.k));
   if (cache.v.data != nullptr) PROLOGUE_RETURN_IF_ERROR(check_format(operation, "cache.v", cache.v));
-  PROLOGUE_RETURN_IF_ERROR(check_range(operation, "cache.num_pages", cache.num_pages, 1, int64_t{1} << 40));
-  PROLOGUE_RETURN_IF_ERROR(check_range(operation, "cache.page_size", cache.page_size, 1, int64_t{1} << 20));
+  PROLOGUE_RETURN_IF_ERROR(check_page_count(operation, cache));
   if (cache.num_kv_heads != num_kv_heads) {
     return invalid_argument(operation, ": cache.num_kv_heads is ", cache.num_kv_heads, ": it must be num_kv_heads, ",
                             num_kv_heads);

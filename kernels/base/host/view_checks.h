@@ -1,8 +1,10 @@
 // This file checks pointers, strides and aliasing for all operations over strided heads. All sizes here are in bytes.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <new>
 #include <string>
 
 #include <prologue/kernels/base/dtype.h>
@@ -83,9 +85,12 @@ class PROLOGUE_API RegionChecks {
   };
   Status add(const Region& region, bool written, const char* in_place);
 
-  static constexpr int kMaxEntries = 48, kMaxLeftOut = 8;
+  Entry& entry(int i) { return *std::launder(reinterpret_cast<Entry*>(room_) + i); }
+  const Entry& entry(int i) const { return *std::launder(reinterpret_cast<const Entry*>(room_) + i); }
+
+  static constexpr int kMaxEntries = 96, kMaxLeftOut = 8;
   const char* operation_;
-  Entry entries_[kMaxEntries] = {};
+  alignas(Entry) std::byte room_[kMaxEntries * sizeof(Entry)];  // of the entries; the first count_ are there
   int count_ = 0;
   const char* left_out_[kMaxLeftOut] = {};
   int num_left_out_ = 0;
@@ -107,6 +112,10 @@ Status check_stride_set(const char* operation, const char* name, int64_t stride,
 Status check_index_type(const char* operation, const char* name, const IndexView& view);
 // Returns the cache with the types of K and V that unset stands for in an operation on `dtype`.
 PagedKvView resolved(const PagedKvView& cache, DType dtype);
+// Checks how K or V, with its type resolved, is stored. `name` is that of the member.
+Status check_format(const char* operation, const char* name, const PagedHeads& side);
+// Checks the number of pages, and of tokens in one.
+Status check_page_count(const char* operation, const PagedKvView& cache);
 // The cache's shape and formats (resolved) must fit the operation's heads. Its memory is checked as regions.
 Status check_cache_shape(const char* operation, const PagedKvView& cache, int64_t num_kv_heads, int64_t head_dim);
 
