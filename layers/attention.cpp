@@ -5,7 +5,8 @@ namespace prologue {
 Value Attention::build(GraphBuilder& g, Value hidden_states) const {
   Value qkv = g.linear("qkv", hidden_states, qkv_weight);
   if (qkv_bias) qkv = g.add_bias("qkv_bias", qkv, qkv_bias);
-  auto [q, k, v] = g.split_heads(qkv, num_q_heads, num_kv_heads, head_dim, v_from_k, v_head_dim);
+  const int64_t gate_width = gated ? num_q_heads * (v_head_dim > 0 ? v_head_dim : head_dim) : 0;
+  auto [q, k, v] = g.split_heads(qkv, num_q_heads, num_kv_heads, head_dim, v_from_k, v_head_dim, gate_width);
   if (q_bias) q = g.add_bias("q_bias", q, q_bias);
   if (k_bias) k = g.add_bias("k_bias", k, k_bias);
   if (v_from_k) {
@@ -37,7 +38,8 @@ Value Attention::build(GraphBuilder& g, Value hidden_states) const {
 
   if (writes_kv) g.kv_write("kv_write", k, v, num_kv_heads, layer, rope);
   const AttentionOptions options = {scale, soft_cap, window, chunk, sinks, v_head_dim};
-  const Value out = g.paged_attention("attention", q, num_q_heads, options, layer);
+  Value out = g.paged_attention("attention", q, num_q_heads, options, layer);
+  if (gated) out = g.gate("gate", out, g.last_columns("gate_columns", qkv, gate_width));
   return g.linear("output", out, output_weight, output_bias);
 }
 

@@ -34,6 +34,9 @@ struct PROLOGUE_API Attention {
   int64_t window = 0;      // tokens that a token sees, including its own; 0: all
   int64_t chunk = 0;       // a token sees those of its chunk of so many positions; 0: no chunks
   Weight sinks = {};       // [1, num_q_heads] of the activations' type or float32; may be none
+  // What attention returns is multiplied by the sigmoid of a gate, channel by channel (Qwen3-Next, Qwen3.5). qkv_weight (and qkv_bias) then has
+  // the rows of the gate last: num_q_heads * v_head_dim. (Model files that have [q | gate] for each head need their rows in this order.)
+  bool gated = false;
 
   Value build(GraphBuilder& g, Value hidden_states) const;
 };

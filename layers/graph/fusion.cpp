@@ -131,7 +131,7 @@ struct Chain {
   Step<AddBiasParams> joint_bias;  // of q, k and v together
   Steps q, k, v;
   Value packed;  // q, k and v side by side, or q and k if V is taken from k
-  int64_t q_width = 0;
+  int64_t q_width = 0, width = 0;  // of q; of q, k and v: other columns may follow
   bool v_from_k = false;
   Value q_out;  // none: q is read from its columns unchanged
 };
@@ -218,9 +218,21 @@ bool keeps_to_itself(const Graph& graph, const Uses& uses, const Chain& chain, V
       continue;
     }
     if (value != chain.packed && graph.info(value).base != chain.packed && !in_chain(uses.writer_of(value))) continue;
+    if (graph.info(value).base == chain.packed && graph.info(value).base_column >= chain.width)
+      continue;  // they stay as they are
     if (value == graph.output || !std::all_of(readers.begin(), readers.end(), in_chain)) return false;
   }
   return true;
+}
+
+// Whether all columns after those of q, k and v are one view, which something reads: a gate.
+bool rest_is_read(const Graph& graph, const Uses& uses, const Chain& chain) {
+  for (int32_t id = 0; id < static_cast<int32_t>(graph.values.size()); ++id) {
+    const ValueInfo& info = graph.values[static_cast<size_t>(id)];
+    const bool is_rest = info.base == chain.packed && info.base_column == chain.width;
+    if (is_rest && info.width == graph.info(chain.packed).width - chain.width && !uses.readers_of({id}).empty()) return true;
+  }
+  return false;
 }
 
 // Returns the chain that ends in the kv_write node `index`.
@@ -248,7 +260,8 @@ std::optional<Chain> match_chain(const Graph& graph, const Uses& uses, int index
   if (graph.info(v_columns).base != chain.packed || graph.info(v_columns).width != v_width) return {};
   if (chain.q_width % head_dim != 0) return {};
   if (!chain.v_from_k && graph.info(v_columns).base_column != chain.q_width + k_width) return {};
-  if (graph.info(chain.packed).width != chain.q_width + k_width + (chain.v_from_k ? 0 : v_width)) return {};
+  chain.width = chain.q_width + k_width + (chain.v_from_k ? 0 : v_width);
+  if (graph.info(chain.packed).width != chain.width && !rest_is_read(graph, uses, chain)) return {};
 
   // q: the view of the columns before k that something reads.
   Value q;
@@ -263,7 +276,9 @@ std::optional<Chain> match_chain(const Graph& graph, const Uses& uses, int index
 
   for (const Steps* steps : {&chain.q, &chain.k, &chain.v})
     chain.removed.insert(chain.removed.end(), steps->nodes.begin(), steps->nodes.end());
-  chain.joint_bias = step_as<AddBiasParams>(graph, uses.writer_of(chain.packed));
+  // Where other columns follow, theirs is added, too: it stays a node.
+  if (graph.info(chain.packed).width == chain.width)
+    chain.joint_bias = step_as<AddBiasParams>(graph, uses.writer_of(chain.packed));
   if (chain.joint_bias) {
     if (chain.q.bias || chain.k.bias || chain.v.bias) return {};
     chain.removed.push_back(uses.writer_of(chain.packed));

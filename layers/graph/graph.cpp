@@ -360,7 +360,7 @@ Value GraphBuilder::add_bias(const std::string& name, Value x, const Weight& bia
 }
 
 GraphBuilder::Qkv GraphBuilder::split_heads(Value qkv, int64_t num_q_heads, int64_t num_kv_heads, int64_t head_dim, bool v_from_k,
-                                            int64_t v_head_dim) {
+                                            int64_t v_head_dim, int64_t more) {
   const bool v_of_its_own = v_head_dim != 0 && v_head_dim != head_dim;
   if (v_from_k && v_of_its_own) {
     check(
@@ -368,12 +368,13 @@ GraphBuilder::Qkv GraphBuilder::split_heads(Value qkv, int64_t num_q_heads, int6
   }
   const int64_t q_width = num_q_heads * head_dim, k_width = num_kv_heads * head_dim;
   const int64_t v_width = v_from_k ? 0 : num_kv_heads * (v_of_its_own ? v_head_dim : head_dim);
-  if (info(qkv).width < q_width + k_width + v_width) {
+  if (info(qkv).width < q_width + k_width + v_width + more) {
     check(invalid_argument("graph: ", info(qkv).name, " has ", info(qkv).width, " columns: ", num_q_heads, " heads of Q and ",
                            num_kv_heads, " of K", v_from_k || v_of_its_own ? "" : " and of V", " of ", head_dim, " channels",
-                           v_of_its_own ? str_cat(" and of V of ", v_head_dim) : "", " need ", q_width + k_width + v_width));
+                           v_of_its_own ? str_cat(" and of V of ", v_head_dim) : "",
+                           more > 0 ? str_cat(", and ", more, " more,") : "", " need ", q_width + k_width + v_width + more));
   }
-  if (num_kv_heads == 0 && info(qkv).width > q_width) {
+  if (num_kv_heads == 0 && info(qkv).width > q_width + more) {
     check(invalid_argument("graph: ", info(qkv).name, " has ", info(qkv).width,
                            " columns: without heads of K and V it has those of ", num_q_heads, " heads of Q of ", head_dim,
                            " channels, ", q_width));
@@ -382,6 +383,14 @@ GraphBuilder::Qkv GraphBuilder::split_heads(Value qkv, int64_t num_q_heads, int6
   const Value k = add_view("k", qkv, q_width, k_width);
   const Value v = v_from_k ? k : add_view("v", qkv, q_width + k_width, v_width);
   return {q, k, v};
+}
+
+Value GraphBuilder::last_columns(const std::string& name, Value x, int64_t count) {
+  if (count > info(x).width) {
+    check(invalid_argument("graph: ", info(x).name, " has ", info(x).width, " columns: ", name, " takes the last ", count));
+    return x;
+  }
+  return add_view(name, x, info(x).width - count, count);
 }
 
 Value GraphBuilder::heads_norm(const std::string& name, Value x, int64_t num_heads, const HeadsNorm& norm) {
@@ -586,6 +595,25 @@ Value GraphBuilder::activation(const std::string& name, Value x, const Activatio
     if (info(x).width % parts == 0) return;
     check(invalid_argument(node.name, ": what it is applied to has ", info(x).width, " columns: they must be a multiple of ",
                            parts));
+  });
+  return out;
+}
+
+Value GraphBuilder::gate(const std::string& name, Value x, Value gate) {
+  const Value out = add_value_like(name, x);
+  add_node<GateParams>(name, "gate", [&](Node& node, GateParams& p) {
+    node.step(p.num_tokens, rows_of(x));
+    p.width = info(x).width;
+    p.dtype = info(x).dtype;
+    node.read(p.x, x);
+    p.x_stride = row_stride(x);
+    node.read(p.gate, gate);
+    p.gate_stride = row_stride(gate);
+    node.write(p.out, out);
+    p.out_stride = row_stride(out);
+    if (info(gate).width == p.width && info(gate).dtype == p.dtype) return;
+    check(invalid_argument(node.name, ": the gate has ", info(gate).width, " columns of ", dtype_name(info(gate).dtype),
+                           ": they must be as what it multiplies, ", p.width, " of ", dtype_name(p.dtype)));
   });
   return out;
 }

@@ -31,6 +31,7 @@
 #include <prologue/kernels/token_ops/activation.h>
 #include <prologue/kernels/token_ops/add.h>
 #include <prologue/kernels/token_ops/embedding.h>
+#include <prologue/kernels/token_ops/gate.h>
 #include <prologue/kernels/token_ops/gather_cos_sin.h>
 #include <prologue/kernels/token_ops/norm.h>
 #include <prologue/kernels/token_ops/scale_logits.h>
@@ -122,7 +123,7 @@ struct AttentionOptions {
 // This lists the operations: the parameters of any one that a graph can hold.
 using Parameters = std::variant<EmbeddingParams, NormParams, GemmParams, AddBiasParams, QkNormParams, GatherCosSinParams,
                                 RotaryParams, HadamardParams, QueryScaleParams, KvWriteParams, AttentionPrologueParams,
-                                PagedAttentionParams, ActivationParams, AddParams, ScaleLogitsParams, MoeRouteParams,
+                                PagedAttentionParams, ActivationParams, AddParams, GateParams, ScaleLogitsParams, MoeRouteParams,
                                 MoeGemmParams, MoeCombineParams, QkvPrologueParams, ProjectionParams>;
 
 // Says what a member of a node's parameters will be when the graph runs.
@@ -254,9 +255,11 @@ class PROLOGUE_API GraphBuilder {
     Value q, k, v;
   };
   // num_kv_heads = 0: qkv has the columns of q alone. v_from_k: qkv has no columns for V; V is computed from K's columns. v_head_dim: of V;
-  // 0 = head_dim, and always with v_from_k.
+  // 0 = head_dim, and always with v_from_k. The last `more` columns are none of the three: those of a gate.
   Qkv split_heads(Value qkv, int64_t num_q_heads, int64_t num_kv_heads, int64_t head_dim, bool v_from_k = false,
-                  int64_t v_head_dim = 0);
+                  int64_t v_head_dim = 0, int64_t more = 0);
+  // Returns the last `count` columns of x.
+  Value last_columns(const std::string& name, Value x, int64_t count);
   Value heads_norm(const std::string& name, Value x, int64_t num_heads, const HeadsNorm& norm);
   // Returns the same rope with its table rows gathered once per step, for all layers that are built with the result.
   GraphRope gather_cos_sin(const std::string& name, const GraphRope& rope);
@@ -267,6 +270,8 @@ class PROLOGUE_API GraphBuilder {
   // Returns [tokens, num_q_heads * v_head_dim].
   Value paged_attention(const std::string& name, Value q, int64_t num_q_heads, const AttentionOptions& options, int64_t layer);
   Value activation(const std::string& name, Value x, const ActivationOptions& options);
+  // Returns x * sigmoid(gate). Both have the same width.
+  Value gate(const std::string& name, Value x, Value gate);
   Value add(const std::string& name, Value a, Value b);
   // Holds the experts of each token. A value of experts has a token's top_k results side by side: [tokens, top_k * width].
   struct Routing {

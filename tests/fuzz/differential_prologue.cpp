@@ -150,7 +150,6 @@ Outcome run_qkv_prologue(Backend backend, uint64_t seed, const Sizes& sizes) {
   return with_random_dtype(random, [&](auto type) {
     using T = decltype(type);
     PrologueCase c = fit_to_projection(real_case(random, sizes));
-    c.groups.clear();
     if (c.num_q_heads == 0) c.num_q_heads = 4;
     c.num_tokens = random.integer(0, 3) > 0 ? random.integer(1, 32) : random.integer(33, 100);
     c = fit_to_type<T>(c);

@@ -77,7 +77,9 @@ void expect_one_node_a_layer(const VariantModel& model, const Graph& fused) {
   const AttentionVariant& v = model.variant;
   EXPECT_EQ(count(fused, "attention_prologue"), v.has_steps() ? v.num_layers : 0);
   EXPECT_EQ(count(fused, "kv_write"), v.has_steps() ? 0 : v.num_layers);
-  for (const char* kind : {"add_bias", "heads_norm", "rope", "hadamard", "query_scale"}) EXPECT_EQ(count(fused, kind), 0) << kind;
+  for (const char* kind : {"heads_norm", "rope", "hadamard", "query_scale"}) EXPECT_EQ(count(fused, kind), 0) << kind;
+  EXPECT_EQ(count(fused, "add_bias"), v.joint_bias && v.gated ? v.num_layers : 0);  // of the gate, too
+  EXPECT_EQ(count(fused, "gate"), v.gated ? v.num_layers : 0);
   EXPECT_EQ(count(fused, "gather_cos_sin"), count(model.graph, "gather_cos_sin"));
 }
 
@@ -139,6 +141,7 @@ TEST_P(AttentionVariants, RoundingOnceGivesOtherBitsInSixteenBitTypes) {
 TEST_P(AttentionVariants, ALayerReadsTheCacheOfAnother) {
   for (AttentionVariant variant : listed_variants()) {
     if (variant.source == RopeSource::per_token) continue;  // the model's rope is then of another graph
+    if (variant.gated) continue;                            // the rows of q and of the gate are not side by side
     SCOPED_TRACE(variant.describe());
     variant.num_layers = 1;
     VariantModel model(variant, DType::bf16, execution_);
@@ -354,6 +357,13 @@ std::vector<double> layer_in_float64(const VariantModel& model) {
         attended.push_back(value);
       }
     }
+  }
+  if (v.gated) {
+    const int64_t gate_at = v.qkv_width() - v.gate_width();
+    const std::vector<double> gate = columns(qkv, v.qkv_width(), gate_at, v.gate_width());
+    std::vector<double> bias(static_cast<size_t>(v.gate_width()), 0.0);
+    if (layer.qkv_bias) bias = columns(model.values_of(layer.qkv_bias), v.qkv_width(), gate_at, v.gate_width());
+    for (size_t i = 0; i < attended.size(); ++i) attended[i] /= 1.0 + std::exp(-gate[i] - bias[i % bias.size()]);
   }
   return multiply(attended, model.values_of(layer.output_weight), v.num_q_heads * v.v_width());
 }

@@ -47,6 +47,7 @@ struct AttentionVariant {
   float soft_cap = 0.0f;
   int64_t window = 0, chunk = 0;
   bool sinks = false, float_sinks = false;  // in float32 whatever the graph's type is
+  bool gated = false;
   uint64_t seed = 1;
 
   HeadNorm norm_of_q() const { return {norm, norm_kind, norm_scope, 1e-6f, weight_offset}; }
@@ -60,7 +61,10 @@ struct AttentionVariant {
     return biased() || normed() || rotary_dim > 0 || v_norm || hadamard_block != 0 || scaled;
   }
   int64_t v_width() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
-  int64_t qkv_width() const { return (num_q_heads + num_kv_heads) * head_dim + (v_from_k ? 0 : num_kv_heads * v_width()); }
+  int64_t gate_width() const { return gated ? num_q_heads * v_width() : 0; }
+  int64_t qkv_width() const {
+    return (num_q_heads + num_kv_heads) * head_dim + (v_from_k ? 0 : num_kv_heads * v_width()) + gate_width();
+  }
 
   std::string describe() const {
     return str_cat("Hq=", num_q_heads, " Hkv=", num_kv_heads, " D=", head_dim, " bias=", joint_bias ? "joint" : "", q_bias,
@@ -73,7 +77,7 @@ struct AttentionVariant {
                    " source=", static_cast<int>(source), " axes=", num_axes, " past=", static_cast<int>(past_table),
                    " hadamard=", hadamard_block, " q_scale=", q_scale.constant, "/", static_cast<int>(q_scale.by_position),
                    " kv_constants=", k_constant, "/", v_constant, " Dv=", v_head_dim, " cap=", soft_cap, " window=", window,
-                   " chunk=", chunk, " sinks=", sinks, float_sinks, " seed=", seed);
+                   " chunk=", chunk, " sinks=", sinks, float_sinks, " gated=", gated, " seed=", seed);
   }
 };
 
@@ -149,6 +153,10 @@ inline std::vector<AttentionVariant> listed_variants() {
   add([](V& v) { v.v_head_dim = 8; });
   add([](V& v) { v.v_head_dim = 24, v.joint_bias = v.v_norm = true; });
   add([](V& v) { v.v_head_dim = 6, v.v_bias = true, v.rotary_dim = 0; });
+  add([](V& v) { v.gated = true, v.norm = NormPlacement::before_rope, v.weight_offset = 1.0f, v.rotary_dim = 4; });  // Qwen3-Next
+  add([](V& v) { v.gated = true, v.q_bias = v.k_bias = v.v_bias = true, v.v_head_dim = 24; });
+  add([](V& v) { v.gated = v.v_from_k = v.v_norm = true, v.rotary_dim = 0; });
+  add([](V& v) { v.gated = v.joint_bias = true, v.norm = NormPlacement::after_rope; });
   return list;
 }
 
@@ -199,6 +207,7 @@ inline AttentionVariant random_variant(uint64_t seed) {
   v.sinks = chance(3), v.float_sinks = chance(2);
   if (chance(4)) v.k_constant = 1.2f;
   if (chance(4)) v.v_constant = -0.707f;
+  v.gated = !v.joint_bias && chance(4);
   return v;
 }
 
@@ -352,6 +361,7 @@ struct VariantModel {
     layer.soft_cap = variant.soft_cap;
     layer.window = variant.window;
     layer.chunk = variant.chunk;
+    layer.gated = variant.gated;
     if (variant.sinks) layer.sinks = weight(1, variant.num_q_heads, variant.float_sinks ? DType::f32 : dtype);
     return layer;
   }

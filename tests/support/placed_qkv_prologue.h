@@ -82,6 +82,8 @@ inline PrologueCase fit_to_projection(PrologueCase c) {
   c.with_k = c.with_v = c.num_kv_heads > 0;
   if (c.with_k && !c.cached) c.k_out = c.v_out = true;
   c.values = Values::normal;
+  c.groups.clear();  // the projection makes Q, K and V only
+  if (c.num_q_heads == 0 && c.num_kv_heads == 0) c.num_q_heads = 4;
   return c;
 }
 

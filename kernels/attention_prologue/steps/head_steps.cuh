@@ -1,5 +1,5 @@
-// This is the mathematics of one head, on values in registers: bias, norm, rotation, Hadamard transform, scale, activation. The same for the CPU is in
-// steps/head_steps_cpu.h.
+// This is the mathematics of one head, on values in registers: bias, norm, rotation, Hadamard transform, scale, sigmoid. The same for the CPU
+// is in steps/head_steps_cpu.h.
 //
 // A schedule says in its `Steps` which steps there are, and loads what they need when they ask for it. Several heads of a thread
 // (kHeads) share the work of the lanes. What the lanes compute together is in `Lanes` (steps/head_lanes.cuh).

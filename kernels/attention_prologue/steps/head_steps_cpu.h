@@ -1,5 +1,5 @@
-// This is the mathematics of one head, a row of float32 values: bias, norm, rotation, Hadamard transform, scale, activation. The same for the device is
-// in steps/head_steps.cuh.
+// This is the mathematics of one head, a row of float32 values: bias, norm, rotation, Hadamard transform, scale, sigmoid. The same for the
+// device is in steps/head_steps.cuh.
 //
 // The order of every sum is fixed, and the same on the device: head_sum.h; the heads of a token are added one after another.
 #pragma once
