@@ -5,7 +5,7 @@ Bad input raises ValueError or TypeError with the value and the rule; a case tha
 with every rule for strides, aliasing and rounding, are in the library's headers, which the docstrings name.
 """
 
-from ._groups import Array, HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces
+from ._groups import Array, HeadGroup, HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces
 from ._operations import (
     Fault,
     attention_layer,
@@ -27,6 +27,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Array",
     "Fault",
+    "HeadGroup",
     "HeadNorm",
     "PagedKv",
     "PageTable",

@@ -5,7 +5,9 @@ import typing
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _extension
-from ._groups import Array, HeadNorm, PagedKv, PageTable, QueryScale, Rope, RotaryTensor, TokenPlaces, flat, flat_places
+from ._groups import (
+    Array, HeadGroup, HeadNorm, PagedKv, PageTable, QueryScale, Rope, RotaryTensor, TokenPlaces, flat, flat_groups, flat_places,
+)  # fmt: skip
 
 
 class Group(NamedTuple):
@@ -44,7 +46,7 @@ _ITEMS: Dict[str, Tuple[Item, ...]] = {
     "attention_prologue": (
         "Tensor? q", "Tensor? k", "Tensor? v", "Tensor? q_rope", "Tensor? k_rope", "Tensor? qkv", "int? num_q_heads",
         "int? num_kv_heads", "int? head_dim", "int? v_head_dim", "bool v_from_k", "Tensor!? q_out", "Tensor!? q8_out",
-        "Tensor!? q8_scale", *_STEPS,
+        "Tensor!? q8_scale", *_STEPS, Group("groups", HeadGroup),
     ),
     "mla_prologue": (
         "Tensor? kv_c", "Tensor? k_pe", "Tensor? q_pe", "Tensor!? kv_cache", "Tensor!? ckv_cache", "Tensor!? kpe_cache",
@@ -69,16 +71,27 @@ def members_of(group: type) -> List[Tuple[str, Any]]:
     return list(typing.get_type_hints(group).items())
 
 
+_NESTED = (PageTable, Rope, HeadNorm, PagedKv)  # groups that are members of others
+
+
+def nested_group(kind: Any) -> Optional[type]:
+    """The group that a member of this type is: the page table of TokenPlaces; None: it is none."""
+    return next((group for group in _NESTED if kind == Optional[group]), None)
+
+
 def is_group(kind: Any) -> bool:
-    """Whether a member of this type is a group: the page table of TokenPlaces."""
-    return bool(kind == Optional[PageTable])
+    """Whether a member of this type is a group."""
+    return nested_group(kind) is not None
 
 
-for _group in (PageTable, Rope, HeadNorm, TokenPlaces, QueryScale, PagedKv, RotaryTensor):
-    _extension.declare(_group.__name__, *(f"{name} PageTable" if is_group(kind) else name for name, kind in members_of(_group)))
+for _group in (PageTable, Rope, HeadNorm, TokenPlaces, QueryScale, PagedKv, HeadGroup, RotaryTensor):
+    _nested = [(name, nested_group(kind)) for name, kind in members_of(_group)]
+    _extension.declare(_group.__name__, *(name if group is None else f"{name} {group.__name__}" for name, group in _nested))
 
 
-def _flat(value: Any) -> Tuple[Any, ...]:
+def _flat(value: Any, members: type) -> Tuple[Any, ...]:
+    if members is HeadGroup:
+        return flat_groups(value)
     return flat_places(value) if isinstance(value, TokenPlaces) else flat(value)
 
 
@@ -100,7 +113,7 @@ class Operation:
             if name not in values and "?" not in kind:
                 raise TypeError(f"{self.name} needs '{name}'")
             value = values.pop(name, None)
-            result += _flat(value) if isinstance(item, Group) else (value,)
+            result += _flat(value, item.members) if isinstance(item, Group) else (value,)
         if values:
             raise TypeError(f"{self.name} has no argument '{next(iter(values))}'")
         return tuple(result)
@@ -112,10 +125,11 @@ class Operation:
 
         def take_group(name: str, group: type) -> None:
             for i in range(next(values) or 0):
-                prefix = f"{name}[{i}]" if group is RotaryTensor else name
+                prefix = f"{name}[{i}]" if group in (RotaryTensor, HeadGroup) else name
                 for member, kind in members_of(group):
-                    if is_group(kind):
-                        take_group(f"{prefix}.{member}", PageTable)
+                    nested = nested_group(kind)
+                    if nested is not None:
+                        take_group(f"{prefix}.{member}", nested)
                     else:
                         result[f"{prefix}.{member}"] = next(values)
 
@@ -148,7 +162,17 @@ class Operation:
             read |= {"cache.k_scale", "cache.v_scale"}
         if values.get("q8_scale") is not None and len(values["q8_scale"].shape) != 2:
             read.add("q8_scale")
-        return {name: values.get(name) for name in names if name not in read}
+        result = {name: values.get(name) for name in names if name not in read}
+        for name, value in values.items():
+            group, _, member = name.partition("].")
+            if not name.startswith("groups[") or member not in ("out", "q8_out", "q8_scale", "cache.k", "cache.k_scale"):
+                continue
+            given = (member == "q8_scale" and value is not None and len(value.shape) != 2) or (
+                member == "cache.k_scale" and values.get(f"{group}].cache.scaling") != "token_head"
+            )
+            if not given:
+                result[name] = value
+        return result
 
 
 ROTARY = Operation("rotary")

@@ -1,12 +1,12 @@
 """What differs between the array libraries: how an output is made, and how the extension is called on the caller's stream."""
 
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import tvm_ffi
 
 from . import _extension
 from ._arguments import Operation
-from ._groups import Rope
+from ._groups import HeadGroup, Rope
 
 # dtypes of ml_dtypes, which NumPy itself has no DLPack name for.
 _NARROW = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
@@ -266,6 +266,16 @@ _KNOWN: Dict[type, Framework] = {}
 
 
 _FREQUENCIES: Dict[Any, Any] = {}  # of theta, on a device: made once, and never freed, since captured graphs read them
+
+
+def groups_with_frequencies(groups: Optional[Sequence[HeadGroup]]) -> Optional[List[HeadGroup]]:
+    """Groups of heads whose ropes have no theta."""
+    if not groups:
+        return None
+    for group in groups:
+        if not isinstance(group, HeadGroup):
+            raise TypeError(f"{group!r} is not of its class (HeadGroup)")
+    return [group._replace(rope=with_frequencies(group.rope, group.x)) for group in groups]
 
 
 def with_frequencies(rope: Optional[Rope], like: Any) -> Optional[Rope]:

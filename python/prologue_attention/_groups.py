@@ -1,7 +1,7 @@
 """The descriptions that several operations share. Each is the C++ struct of the same name; the extension finds its fields by name. Make
 one by keyword, once, and pass it in every call."""
 
-from typing import Any, Literal, NamedTuple, Optional, Protocol, Tuple
+from typing import Any, Literal, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 
 class Array(Protocol):
@@ -26,6 +26,7 @@ CacheScaling = Literal["none", "tensor", "head", "token_head"]
 CacheType = Literal["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2", "int8", "int4", "uint4"]
 MlaCacheType = Literal["fp8_e4m3", "fp8_e5m2", "fp8_ds_mla"]
 Rounding = Literal["once", "per_step"]
+HeadActivation = Literal["none", "sigmoid"]
 Tail = Literal["copy", "leave", "zero"]
 Layout = Literal[
     "shd", "sdh", "hsd", "hds", "dsh", "dhs", "bshd", "bsdh", "bhsd", "bhds", "bdsh", "bdhs", "sbhd", "sbdh", "shbd", "shdb", "sdbh", "sdhb",
@@ -169,6 +170,31 @@ class PagedKv(NamedTuple):
     v_type: Optional[CacheType] = None
 
 
+class HeadGroup(NamedTuple):
+    """Other heads that attention_prologue computes in the same launch (kernels/attention_prologue/attention_prologue.h): those of an indexer,
+    or a gate. Their steps are those of K, in this order, and then the activation.
+
+    x: [num_tokens, heads, head_dim] in the dtype of q; a view of packed rows is fine: [q | gate] of each head are two views.
+    bias: [heads * head_dim] or [heads, head_dim]. norm: of each head. rope: with a table, a bound and a past_table of its own.
+    hadamard_block, constant: as those of K. activation: "none" or "sigmoid".
+    out: as x, may be x itself; or q8_out: fp8 (or uint8: e4m3) with q8_scale [1] or [num_tokens, heads], as those of q. At least one of
+        them or the cache is given.
+    cache: only its k, of these heads; its pages may have a size of their own. The slots are those of the call.
+    """
+
+    x: Array
+    bias: Optional[Array] = None
+    norm: Optional[HeadNorm] = None
+    rope: Optional[Rope] = None
+    hadamard_block: int = 0
+    constant: float = 1.0
+    activation: HeadActivation = "none"
+    out: Optional[Array] = None
+    q8_out: Optional[Array] = None
+    q8_scale: Optional[Array] = None
+    cache: Optional[PagedKv] = None
+
+
 class RotaryTensor(NamedTuple):
     """One of the tensors that rotary rotates: a group of the extension, of which there are one to four."""
 
@@ -187,6 +213,17 @@ def flat(group: Optional[Tuple[Any, ...]]) -> Tuple[Any, ...]:
         return _NONE if group is None else _GIVEN + group
     except TypeError:
         raise TypeError(f"{group!r} is not of its class (Rope, PagedKv, ..)") from None
+
+
+def flat_groups(groups: Optional[Sequence[HeadGroup]]) -> Tuple[Any, ...]:
+    """Several groups of heads: their number, and each."""
+    if not groups:
+        return _NONE
+    values: Tuple[Any, ...] = (len(groups),)
+    for group in groups:
+        for value, kind in zip(group, HeadGroup._fields):
+            values += flat(value) if kind in ("norm", "rope", "cache") else (value,)
+    return values
 
 
 def flat_places(places: Optional[TokenPlaces]) -> Tuple[Any, ...]:

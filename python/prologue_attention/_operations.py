@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Sequence, Tup
 
 from . import _extension
 from ._arguments import ATTENTION_LAYER, ATTENTION_PROLOGUE, GATHER_COS_SIN, MLA_PROLOGUE, PAGED_ATTENTION, REROPE, ROTARY
-from ._frameworks import explain, framework_of, leaves_elements, may_pad, with_frequencies
+from ._frameworks import explain, framework_of, groups_with_frequencies, leaves_elements, may_pad, with_frequencies
 from ._groups import Array, HeadNorm, Layout, MlaCacheType, PagedKv, PageTable, PastTable, QueryScale, Rope, Rounding, Tail, TokenPlaces
-from ._groups import flat, flat_places
+from ._groups import HeadGroup, flat, flat_groups, flat_places
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -215,6 +215,7 @@ def attention_prologue(
     k_constant: float = 1.0,
     v_constant: float = 1.0,
     rounding: Rounding = "once",
+    groups: Optional[Sequence[HeadGroup]] = None,
     q_out: Optional[Any] = None,
     q8_out: Optional[Any] = None,
     q8_scale: Optional[Array] = None,
@@ -237,6 +238,8 @@ def attention_prologue(
     hadamard_block: a power of two in 2..512: the transform of each block of channels of Q and K.
     k_constant, v_constant: what K and V are multiplied by, as their last step; not 0.
     rounding: "once": only at the stores; "per_step": also where separate operations would store.
+    groups: up to four HeadGroup: other heads of the same tokens, in the same launch. There may then be no q, k and v at all. Not with
+        torch.compile.
     q_out: [num_tokens, num_q_heads, head_dim]; may be q itself; None: a new array, with zeros for padding. q8_out instead: fp8 (or uint8: e4m3), with q8_scale
         [1], which is read, or [num_tokens, num_q_heads], which is computed.
     k_out, v_out: K and V also there, not quantised; may be k and v themselves.
@@ -245,6 +248,9 @@ def attention_prologue(
     Returns q_out, or q8_out, or None without q.
     """
     first = q if q is not None else k if k is not None else v if v is not None else qkv
+    groups = groups_with_frequencies(groups)
+    if first is None and groups:
+        first = groups[0].x
     if first is None:
         raise TypeError("q, k, v and qkv are all None: one of them must be given")
     framework = framework_of(first)
@@ -265,8 +271,11 @@ def attention_prologue(
         q, k, v, q_rope, k_rope, qkv, num_q_heads, num_kv_heads, head_dim, v_head_dim, v_from_k, q_out, q8_out, q8_scale,
         *flat(cache), q_bias, k_bias, v_bias, *norms, *flat(rope), *flat_places(places), hadamard_block, *flat(q_scale), k_constant,
         v_constant, rounding, k_out, v_out, faults, token_faults,
+        *flat_groups(groups),
     )  # fmt: skip
     if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients((first, k, v)):
+        if groups:
+            raise NotImplementedError("groups are given: torch.compile takes calls of attention_prologue without them")
         framework.dispatcher.attention_prologue(arguments)
     else:
         framework.call(ATTENTION_PROLOGUE, arguments)

@@ -3,7 +3,7 @@ defaults. tests/test_names.py compares both."""
 
 from typing import Optional, Sequence, TypedDict
 
-from ._groups import Array, HeadNorm, Layout, MlaCacheType, PagedKv, QueryScale, Rope, Rounding, Tail, TokenPlaces
+from ._groups import Array, HeadGroup, HeadNorm, Layout, MlaCacheType, PagedKv, QueryScale, Rope, Rounding, Tail, TokenPlaces
 
 
 class _FaultOptions(TypedDict, total=False):
@@ -47,6 +47,7 @@ class PrologueOptions(_FaultOptions, total=False):
     k_constant: float
     v_constant: float
     rounding: Rounding
+    groups: Optional[Sequence[HeadGroup]]
     q8_scale: Optional[Array]
     k_out: Optional[Array]
     v_out: Optional[Array]

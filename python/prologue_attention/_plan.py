@@ -7,7 +7,7 @@ import tvm_ffi
 
 from . import _extension
 from ._arguments import OPERATIONS, Group
-from ._frameworks import framework_name, framework_of, label, with_frequencies
+from ._frameworks import framework_name, framework_of, groups_with_frequencies, label, with_frequencies
 from ._operations import attention_prologue, mla_prologue, paged_attention, rotary
 
 _PLANNED = {function.__name__: function for function in (rotary, attention_prologue, mla_prologue, paged_attention)}
@@ -73,6 +73,8 @@ def _values(name: str, function: Any, arguments: Sequence[Any], options: Dict[st
                 raise ValueError(f"{kind} is None: a plan makes no arrays, so it must be given")
         if name != "paged_attention" and values["rope"] is not None:
             values["rope"] = with_frequencies(values["rope"], next(one for one in arguments or values.values() if framework_name(one)))
+        if name == "attention_prologue":
+            values["groups"] = groups_with_frequencies(values["groups"])
         return operation.arguments(**values)
     x, out, rotate = values.pop("x"), values.pop("out"), values.pop("rotate")
     if not values.pop("inplace"):

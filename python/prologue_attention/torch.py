@@ -32,6 +32,7 @@ _NO_INT, _NO_FLOAT, _NO_STRING = -(1 << 63), float("nan"), ""
 _ROTARY = ("int rotate", *ROTARY_OPTIONS)  # rotate: bit i: whether x[i] is rotated
 _OPERATORS = {
     **{name: operation.items for name, operation in OPERATIONS.items()},
+    "attention_prologue": OPERATIONS["attention_prologue"].items[:-1],  # without groups of heads
     "rotary": ("Tensor[] x", *_ROTARY),
     "rotary_out": ("Tensor[] x", "Tensor![] out", *_ROTARY, *FAULTS),
 }
@@ -216,7 +217,7 @@ def _runner(name: str) -> Any:
     function = OPERATIONS[name].function
 
     def run(*arguments: Any) -> None:
-        function(*_unpack(name, arguments))
+        function(*_unpack(name, arguments), *([None] if name == "attention_prologue" else []))  # no groups of heads
 
     return run
 
@@ -329,7 +330,7 @@ class _Dispatcher:
 
     @staticmethod
     def attention_prologue(arguments: Tuple[Any, ...]) -> None:
-        torch.ops.prologue.attention_prologue(*_pack("attention_prologue", arguments))
+        torch.ops.prologue.attention_prologue(*_pack("attention_prologue", arguments[:-1]))
 
     @staticmethod
     def mla_prologue(arguments: Tuple[Any, ...]) -> None:

@@ -10,6 +10,7 @@ namespace prologue::python {
 
 inline constexpr std::string_view kNames[] = {
     "a",
+    "activation",
     "angles",
     "array",
     "attention_factor",
@@ -40,6 +41,7 @@ inline constexpr std::string_view kNames[] = {
     "faults",
     "first",
     "from_positions",
+    "groups",
     "hadamard_block",
     "head_dim",
     "hidden_states",

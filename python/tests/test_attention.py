@@ -2,7 +2,7 @@ import numpy as np
 import oracle
 import prologue_attention as prologue
 import pytest
-from prologue_attention import HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces
+from prologue_attention import HeadGroup, HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces
 
 TOKENS, Q_HEADS, KV_HEADS, DIM, PAGES, PAGE = 7, 4, 2, 16, 6, 4
 
@@ -110,6 +110,67 @@ def test_constants_of_k_and_v(rng, step):
     np.testing.assert_array_equal(v_out, step["v"] * np.float32(0.707))
     np.testing.assert_array_equal(in_slots(k_cache, step["slots"]), k_out)
     np.testing.assert_array_equal(in_slots(v_cache, step["slots"]), v_out)
+
+
+def groups_of(rng):
+    """The q heads and the k head of an indexer, and a gate packed behind q."""
+    index_q, index_k = (rng.standard_normal((TOKENS, heads, 32)).astype(np.float32) for heads in (3, 1))
+    packed = rng.standard_normal((TOKENS, Q_HEADS, 2 * DIM)).astype(np.float32)
+    cache = np.zeros((3, 8, 1, 32), np.float32)  # pages of 8 tokens
+    norm = HeadNorm(kind="layer", weight=rng.standard_normal(32).astype(np.float32), bias=rng.standard_normal(32).astype(np.float32))
+    return packed, cache, [
+        HeadGroup(x=index_q, rope=ROPE, hadamard_block=32, constant=0.5, out=np.empty_like(index_q)),
+        HeadGroup(x=index_k, norm=norm, rope=ROPE, cache=PagedKv(cache)),
+        HeadGroup(x=packed[..., DIM:], activation="sigmoid", out=np.empty((TOKENS, Q_HEADS, DIM), np.float32)),
+    ]
+
+
+def test_groups(rng, step):
+    """They are what calls of their own make of them; the same again, with a plan."""
+    places = TokenPlaces(step["positions"], step["slots"])
+    for _ in range(4):
+        packed, cache, groups = groups_of(rng)
+        k_cache, v_cache = caches(rng)
+        result = prologue.attention_prologue(
+            packed[..., :DIM], step["k"], step["v"], cache=PagedKv(k_cache, v_cache), rope=ROPE, places=places, groups=groups
+        )
+        np.testing.assert_allclose(result, rotated(packed[..., :DIM], step["positions"]), rtol=0, atol=1e-5)
+        index_q, index_k, gate = groups
+        want = prologue.attention_prologue(
+            index_q.x, rope=ROPE, places=TokenPlaces(step["positions"]), hadamard_block=32, q_scale=QueryScale(constant=0.5)
+        )
+        np.testing.assert_array_equal(index_q.out, want)
+        want = prologue.attention_prologue(index_k.x, rope=ROPE, places=TokenPlaces(step["positions"]), q_norm=index_k.norm)
+        np.testing.assert_array_equal(cache.reshape(24, 1, 32)[step["slots"]], want)
+        np.testing.assert_allclose(gate.out, 1 / (1 + np.exp(-packed[..., DIM:])), rtol=1e-6, atol=0)
+
+
+def test_groups_alone(rng, step):
+    _, cache, groups = groups_of(rng)
+    assert prologue.attention_prologue(groups=groups, places=TokenPlaces(step["positions"], step["slots"])) is None
+    want = groups[0].out.copy()
+    groups[0].out[:] = 0
+    prologue.attention_prologue(groups=groups, places=TokenPlaces(step["positions"], step["slots"]))
+    np.testing.assert_array_equal(groups[0].out, want)
+    other = rng.standard_normal(groups[0].x.shape).astype(np.float32)
+    plan = prologue.Plan(
+        prologue.attention_prologue, groups=groups, places=TokenPlaces(step["positions"], step["slots"]), changing=["groups[0].x"]
+    )
+    for x in (other, groups[0].x):
+        plan(x)
+        prologue.attention_prologue(groups=[groups[0]._replace(x=x, out=want)], places=TokenPlaces(step["positions"]))
+        np.testing.assert_array_equal(groups[0].out, want)
+    for wrong, error, message in [
+        ([HeadGroup(x=x)], ValueError, r"groups\[0\]: out, q8_out and cache are all null"),
+        ([HeadGroup(x=x, out=x[:, :1])], ValueError, "the heads of x"),
+        ([HeadGroup(x=x, out=x, constant=0.0)], ValueError, r"groups\[0\]: constant is 0"),
+        ([HeadGroup(x=x, out=x, activation="relu")], ValueError, "activation is 'relu'"),
+        ([HeadGroup(x=x, out=x)] * 5, ValueError, "there are 5 groups: it must be at most 4"),
+        ([HeadGroup(x=x, cache=PagedKv(np.zeros((6, 4, 2, 32), np.float32)))], ValueError, "has 2 heads, x 3"),
+        ([x], TypeError, "is not of its class"),
+    ]:
+        with pytest.raises(error, match=message):
+            prologue.attention_prologue(groups=wrong, places=TokenPlaces(step["positions"], step["slots"]))
 
 
 def test_packed_qkv_in_place(rng, step):

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import prologue_attention as prologue
 import pytest
-from prologue_attention import Array, HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces, _extension
+from prologue_attention import Array, HeadGroup, HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces, _extension
 from prologue_attention._arguments import GATHER_COS_SIN, OPERATIONS
 
-GROUPS = (HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces)
+GROUPS = (HeadGroup, HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces)
 
 
 class Value:
@@ -50,8 +50,10 @@ def test_every_argument_has_its_own_name(name, monkeypatch):
     options = {
         parameter: sentinel(hints[parameter], parameter, want)
         for parameter in inspect.signature(getattr(prologue, name)).parameters
-        if name != "rotary" or parameter not in ("x", "out", "inplace", "rotate")
+        if (name != "rotary" or parameter not in ("x", "out", "inplace", "rotate")) and parameter != "groups"
     }
+    if name == "attention_prologue":
+        options["groups"] = [sentinel(HeadGroup, f"groups[{i}]", want) for i in range(2)]
     x, out = [[np.zeros((1, 1, 1)) for _ in range(3)] for _ in range(2)]
     rotate = [True, False, True]
     if name == "rotary":
