@@ -35,6 +35,7 @@ struct Shape {
   bool derived = false;  // one sequence per token up to 256 tokens, else one sequence
   bool per_token = false;
   bool in_place = false;
+  bool v_from_k = false;
   bool cold = false;
   bool unfused = false;  // measured as well
   bool all_sizes = false;
@@ -225,6 +226,34 @@ int64_t odd_strides(AttentionPrologueParams& p, bench::Setup& setup) {
   return 0;
 }
 
+int64_t norm_of_q_alone(AttentionPrologueParams& p, bench::Setup& setup) {
+  set_norms(p, setup, {});
+  p.k_norm = {};
+  return 0;
+}
+int64_t no_cache(AttentionPrologueParams& p, bench::Setup& setup) {
+  p.cache.k.data = p.cache.v.data = nullptr;
+  p.places.slot_mapping = {};
+  const int64_t bytes = both_outputs(p, setup);
+  return bytes - 2 * p.num_tokens * p.num_kv_heads * p.head_dim * dtype_size(p.dtype);
+}
+int64_t constant_of_v(AttentionPrologueParams& p, bench::Setup&) {
+  p.v_constant = 0.707f;
+  return 0;
+}
+int64_t lengths_after(AttentionPrologueParams& p, bench::Setup& setup) {
+  const auto length = static_cast<int32_t>(p.num_tokens / p.places.num_seqs + 5);
+  p.places.seq_lens = setup.values(std::vector<int32_t>(static_cast<size_t>(p.places.num_seqs), length));
+  p.places.cache_lens = nullptr;
+  return 0;
+}
+// make_problem() made both sides for V's type; K has codes of 8 bits.
+int64_t k_in_8_bits(AttentionPrologueParams& p, bench::Setup& setup) {
+  p.cache.k.format.type = DType::int8;
+  p.cache.k.data = setup.shared(p.cache.num_pages * p.cache.k.strides.page, DType::int8);
+  return p.num_tokens * p.num_kv_heads * p.head_dim / 2;
+}
+
 const Shape kShapes[] = {
     {.name = "base", .unfused = true, .all_sizes = true},
     {.name = "base, q in place", .in_place = true, .all_sizes = true},
@@ -314,6 +343,13 @@ const Shape kShapes[] = {
     {.name = "odd strides of the cache", .more = odd_strides},
     {.name = "rotary 2 of 128", .rotary_dim = 2},
     {.name = "head_dim 46", .head_dim = 46, .rotary_dim = 46},
+    {.name = "norm of q alone", .more = norm_of_q_alone},
+    {.name = "norm of q, k and v, V from K", .v_from_k = true, .more = norm_of_v_too},
+    {.name = "no cache, k_out and v_out", .more = no_cache},
+    {.name = "v times a constant", .more = constant_of_v},
+    {.name = "derived, lengths after", .derived = true, .more = lengths_after},
+    {.name = "K in int8, V in int4, computed", .cache = DType::int4, .scaling = KvScaling::token_head, .more = k_in_8_bits},
+    {.name = "Hadamard 64", .more = rotated_k},
     {.name = "bias, fp8", .bias = true, .cache = DType::fp8_e4m3, .scaling = KvScaling::tensor},
     {.name = "norm, fp8", .norm = true, .cache = DType::fp8_e4m3, .scaling = KvScaling::tensor},
     {.name = "norm, int8 computed", .norm = true, .cache = DType::int8, .scaling = KvScaling::token_head},
@@ -348,6 +384,7 @@ struct Problem {
   AttentionPrologueParams params;
   std::vector<void*> qkv, q_out;
   bool in_place = false;
+  bool v_from_k = false;
   int64_t bytes = 0;  // of one call: the data, its constants, its rows of the table and its indices
 };
 
@@ -393,6 +430,8 @@ Problem make_problem(const Shape& shape, int64_t num_tokens, bench::Setup& setup
     setup.rotate(in_bytes + out_bytes);
   }
   problem.in_place = shape.in_place;
+  problem.v_from_k = shape.v_from_k;
+  if (shape.v_from_k) problem.bytes -= num_tokens * kv_width * size;  // which are read once
   problem.qkv = setup.rotated(in_bytes, shape.dtype);
   problem.q_out = shape.in_place ? problem.qkv : setup.rotated(q_bytes, shape.dtype);
   if (shape.bias) {
@@ -478,6 +517,7 @@ Problem make_problem(const Shape& shape, int64_t num_tokens, bench::Setup& setup
 void point_at(AttentionPrologueParams& p, const Problem& problem, int64_t rotation) {
   const int64_t row = (p.num_q_heads + 2 * p.num_kv_heads) * p.head_dim;
   set_packed_qkv(p, problem.qkv[static_cast<size_t>(rotation)], row);
+  if (problem.v_from_k) p.v = p.k;
   void* out = problem.q_out[static_cast<size_t>(rotation)];
   if (p.q8_out.scale != nullptr) {
     p.q8_out.data = out;
