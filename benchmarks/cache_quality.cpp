@@ -2,9 +2,9 @@
 //   bench_cache_quality --model FILE --text benchmarks/text/alice.txt --json RESULT.json
 // The text is cut into windows of --context tokens, each a sequence of its own. Every run predicts every token of a window; the whole
 // distribution is compared with that of the reference, which is the first --dtype with a cache of that type and no Hadamard transform.
-// Runs are all combinations of --hadamard-blocks and --cache-types with the first --dtype (a transform is only for a quantised K), and
-// every other --dtype with a cache of that type: what weights and activations cost. auto is the engine's choice: on the CPU the
-// matrices that are quantised in the file stay so.
+// Runs are all combinations of --hadamard-blocks, --v-hadamard-blocks and --cache-types with the first --dtype (a transform is only for a
+// quantised K, or V), and every other --dtype with a cache of that type: what weights and activations cost. auto is the engine's choice: on
+// the CPU the matrices that are quantised in the file stay so.
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
@@ -33,7 +33,7 @@ struct Options {
   int64_t num_tokens = 0;  // 0: all
   int64_t context = 2048;
   std::vector<std::string> dtypes = {"float32"};
-  std::vector<int64_t> hadamard_blocks = {0, 64};
+  std::vector<int64_t> hadamard_blocks = {0, 64}, v_hadamard_blocks = {0};
   std::vector<std::string> cache_types = {"float16",    "bfloat16",       "int8",           "fp8_e4m3",   "fp8_e5m2",
                                           "uint4",      "int4",           "bfloat16,uint4", "int8,uint4", "int8,int4",
                                           "uint4,int8", "fp8_e4m3,uint4", "fp8_e4m3,int4"};
@@ -43,12 +43,12 @@ struct Options {
 Result<QualityRun> parse_cache_types(const std::string& text) {
   const size_t comma = text.find(',');
   QualityRun run;
-  run.k_type = kv_type_of(std::string_view(text).substr(0, comma));
-  run.v_type = comma == std::string::npos ? run.k_type : kv_type_of(std::string_view(text).substr(comma + 1));
-  if (run.k_type == DType::unset || run.v_type == DType::unset) {
+  run.k_format = kv_format_of(std::string_view(text).substr(0, comma));
+  run.v_format = comma == std::string::npos ? run.k_format : kv_format_of(std::string_view(text).substr(comma + 1));
+  if (run.k_format.type == DType::unset || run.v_format.type == DType::unset) {
     return invalid_argument("--cache-types has \"", text,
                             "\": it must be a type, or the types of K and V with a comma between them; ", "supported are ",
-                            kv_type_names());
+                            kv_format_names());
   }
   return run;
 }
@@ -63,9 +63,14 @@ Result<std::vector<QualityRun>> make_runs(const Options& options) {
     PROLOGUE_ASSIGN_OR_RETURN(QualityRun run, parse_cache_types(types));
     run.dtype = first;
     for (const int64_t block : options.hadamard_blocks) {
-      run.hadamard_block = block;
-      const bool is_known = run.k_type == first && run.v_type == first;
-      if (block == 0 ? !is_known : dtype_is_quantized(run.k_type)) runs.push_back(run);
+      for (const int64_t of_v : options.v_hadamard_blocks) {
+        run.hadamard_block = block;
+        run.v_hadamard_block = of_v;
+        const bool is_known = run.k_format.type == first && run.v_format.type == first;
+        const bool k_is_worth_it = block == 0 || dtype_is_quantized(run.k_format.type);
+        const bool v_is_worth_it = of_v == 0 || dtype_is_quantized(run.v_format.type);
+        if (k_is_worth_it && v_is_worth_it && !is_known) runs.push_back(run);
+      }
     }
   }
   return runs;
@@ -112,23 +117,26 @@ std::vector<ordered_json> report(const std::vector<RunQuality>& results) {
   const RunQuality& reference = results.front();
   const QualitySummary expected = summarise(reference.tokens, reference.tokens);
   std::printf(
-      "\n| weights | K | V | Hadamard | bytes a token | of bfloat16 | mean KL | 99.9 %% | largest | same argmax | perplexity | "
-      "of the reference's |\n"
-      "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
+      "\n| weights | K | V | Hadamard | of V | bytes a token | of bfloat16 | mean KL | 99.9 %% | largest | same argmax | "
+      "perplexity | "
+      "of the reference's | change of log p |\n"
+      "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
   std::vector<ordered_json> rows;
   for (const RunQuality& result : results) {
     const QualitySummary summary = summarise(result.tokens, reference.tokens);
     const double ratio = summary.perplexity / expected.perplexity;
-    const std::string block = result.run.hadamard_block == 0 ? "" : str_cat(result.run.hadamard_block);
-    std::printf("| %s | %s | %s | %s | %lld | %.3f | %.3g ± %.1g | %.3g | %.3g | %.2f %% | %.4f | %.4f |\n",
-                weights_name(result.run.dtype), dtype_name(result.run.k_type), dtype_name(result.run.v_type), block.c_str(),
+    const auto block = [](int64_t of) { return of == 0 ? std::string() : str_cat(of); };
+    std::printf("| %s | %s | %s | %s | %s | %lld | %.3f | %.3g ± %.1g | %.3g | %.3g | %.2f %% | %.4f | %.4f | %.4f |\n",
+                weights_name(result.run.dtype), kv_format_name(result.run.k_format), kv_format_name(result.run.v_format),
+                block(result.run.hadamard_block).c_str(), block(result.run.v_hadamard_block).c_str(),
                 static_cast<long long>(result.bytes_per_token), result.of_bfloat16, summary.mean_kl, summary.mean_kl_error,
-                summary.p999_kl, summary.max_kl, 100.0 * summary.same_argmax, summary.perplexity, ratio);
+                summary.p999_kl, summary.max_kl, 100.0 * summary.same_argmax, summary.perplexity, ratio, summary.logprob_change);
     rows.push_back({{"name", run_name(result.run)},
                     {"dtype", weights_name(result.run.dtype)},
-                    {"k_type", dtype_name(result.run.k_type)},
-                    {"v_type", dtype_name(result.run.v_type)},
+                    {"k_type", kv_format_name(result.run.k_format)},
+                    {"v_type", kv_format_name(result.run.v_format)},
                     {"hadamard_block", result.run.hadamard_block},
+                    {"v_hadamard_block", result.run.v_hadamard_block},
                     {"bytes_per_token", result.bytes_per_token},
                     {"of_bfloat16", result.of_bfloat16},
                     {"predicted_tokens", result.tokens.kl.size()},
@@ -138,7 +146,8 @@ std::vector<ordered_json> report(const std::vector<RunQuality>& results) {
                     {"max_kl", summary.max_kl},
                     {"same_argmax", summary.same_argmax},
                     {"perplexity", summary.perplexity},
-                    {"perplexity_ratio", ratio}});
+                    {"perplexity_ratio", ratio},
+                    {"logprob_change", summary.logprob_change}});
   }
   return rows;
 }
@@ -183,10 +192,14 @@ int main_of(int argc, char** argv) {
   app.add_option("--dtype", options.dtypes, "types of weights and activations; the first one's cache is the reference")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}))
       ->capture_default_str();
-  app.add_option("--cache-types", options.cache_types, str_cat("TYPE or K,V, several with spaces between; of ", kv_type_names()))
+  app.add_option("--cache-types", options.cache_types,
+                 str_cat("TYPE or K,V, several with spaces between; of ", kv_format_names()))
       ->type_name("TYPE[,TYPE]")
       ->default_str("the list in benchmarks/cache_quality.cpp");
   app.add_option("--hadamard-blocks", options.hadamard_blocks, "blocks of the Hadamard transform of Q and K; 0 = none")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--v-hadamard-blocks", options.v_hadamard_blocks, "blocks of the Hadamard transform of V; 0 = none")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--device", device, "auto: cuda if there is a GPU, else cpu")->check(CLI::IsMember({"auto", "cpu", "cuda"}));

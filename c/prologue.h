@@ -92,6 +92,7 @@ enum {
   PROLOGUE_DTYPE_UINT16 = 14,
   PROLOGUE_DTYPE_UINT32 = 15,
   PROLOGUE_DTYPE_UINT64 = 16,
+  PROLOGUE_DTYPE_FP4_E2M1 = 17,  // two in a byte, as int4: a sign, 2 bits of exponent, 1 of mantissa; 0, 0.5, 1, 1.5, 2, 3, 4 and 6
 };
 
 PROLOGUE_C_API int64_t prologue_dtype_bits(prologue_dtype type);
@@ -212,6 +213,8 @@ enum {
   PROLOGUE_KV_SCALING_HEAD = 2,        // given: [num_kv_heads] float32 for each of K and V
   PROLOGUE_KV_SCALING_TOKEN_HEAD = 3,  // computed when a token is written; [num_pages, page_size, num_kv_heads] float32 for K and for V; for uint4
                                        // [num_pages, page_size, num_kv_heads, 2]: scale and zero point
+  PROLOGUE_KV_SCALING_MX = 4,          // computed: a power of two for every 32 channels, in block_scale; for fp8_e4m3 (MXFP8), fp4_e2m1 (MXFP4)
+  PROLOGUE_KV_SCALING_NV = 5,          // computed: an e4m3 number for every 16 channels, in block_scale, times a given float32; for fp4_e2m1 (NVFP4)
 };
 
 // Says how K or V is stored. Quantisation:
@@ -227,24 +230,45 @@ enum {
 //   rounded to float32. A head whose values are all equal (zeros too), or so close that 1 / scale is not finite, stores scale 0,
 //   its min as zero point, and zeros. A NaN or infinity in the head, or a max - min that is too large for float32, makes scale
 //   and zero point NaN; its data are zeros. -0 counts as less than +0.
+// Block-scaled formats have a scale of one byte for each block of a head's channels. fp4_e2m1 saturates to 6.
+//   mx (the rules of OCP MX 1.0): scale = 2^(e - 127) with e = max(0, 127 + floor(log2(amax of the block)) - 8 (e4m3), or - 2 (e2m1)); so
+//   a number may be larger than the largest code times the scale, and saturates. The byte is e, and 255 is NaN. Numbers are stored as
+//   nearest_even(x / scale), the quotient being exact but for underflow. A block of zeros stores e = 0 and zeros with their signs.
+//   nv: the byte is s = e4m3(amax / 6 * (1 / tensor scale)), a number is stored as nearest_even(x * (1 / (tensor scale * s))) and stands
+//   for code * (s * tensor scale); each operation is rounded to float32. A block whose s is 0, or whose 1 / (tensor scale * s) is not
+//   finite, stores 0 and zeros.
+//   Both: a NaN or infinity in a block makes its scale NaN (255; nv: 0x7f), and its data are zeros. Other blocks of the head are as always.
 typedef struct prologue_kv_format {
   prologue_dtype type;  // unset: the dtype of the operation that uses the cache
   prologue_kv_scaling scaling;
 } prologue_kv_format;
 PROLOGUE_C_API void prologue_kv_format_init(prologue_kv_format* value);
 
+// Says where the scale of block b of a head's n blocks is, for the token at offset o of a page:
+//   linear                page * page stride + o * token stride + head * head stride + b
+//   interleaved_4_tokens  the same with o' = o / 4 * 4 + b / (n / 4) for o and b' = b % (n / 4) * 4 + o % 4 for b: the scales of a group of
+//                         4 tokens are transposed (TensorRT-LLM's V on SM100). page_size and n must be multiples of 4
+typedef int32_t prologue_block_scale_layout;
+enum {
+  PROLOGUE_BLOCK_SCALE_LAYOUT_LINEAR = 0,
+  PROLOGUE_BLOCK_SCALE_LAYOUT_INTERLEAVED_4_TOKENS = 1,
+};
+
 // Describes K or V of a layer's paged cache. Channel d of head h at offset `o` of page `p` is the element
 //   p * strides.page + o * strides.token + h * strides.head + d
-// int4 and uint4 pack two elements in a byte, the even channel in the low nibble; strides and head_dim must then be even. The strides
+// int4, uint4 and fp4_e2m1 pack two elements in a byte, the even channel in the low nibble; strides and head_dim must then be even. In a
+// block-scaled format head_dim must be a multiple of a block's channels, 32 (mx) or 16 (nv). The strides
 // describe every layout: NHD, HND, K and V in two buffers, or interleaved in one.
 typedef struct prologue_paged_heads {
   void* data;
   int64_t head_dim;
   prologue_kv_format format;
   prologue_page_strides strides;
-  float* scale;                         // on the device; tensor and head: read; token_head: written by the prologue
-  prologue_page_strides scale_strides;  // token_head only; in floats
-  uint64_t reserved[2];                 // zeros
+  float* scale;                                    // on the device; tensor, head, nv (one, null = 1): read; token_head: written
+  prologue_page_strides scale_strides;             // token_head: in floats; mx and nv: of block_scale, in bytes
+  uint8_t* block_scale;                            // mx, nv; on the device; [num_pages, page_size, num_kv_heads, blocks]; written
+  prologue_block_scale_layout block_scale_layout;  // mx and nv only
+  uint64_t reserved[2];                            // zeros
 } prologue_paged_heads;
 PROLOGUE_C_API void prologue_paged_heads_init(prologue_paged_heads* value);
 
@@ -775,7 +799,7 @@ PROLOGUE_C_API prologue_status prologue_rerope(const prologue_rerope_params* par
 //          x = norm(x)                                  ... or after it
 //          x = H x / sqrt(hadamard_block)               for each block of channels; the products of Q and K stay what they are
 //          Q: x = x * q_scale(position);  K: x = x * k_constant
-//   V:     x = in[t, h, :] + bias[h, :];  x = rms(x);  x = x * v_constant
+//   V:     x = in[t, h, :] + bias[h, :];  x = rms(x);  x = H x / sqrt(v_hadamard_block);  x = x * v_constant
 //   Q    -> q_out[t, h, :], or q8_out with a scale
 //   K, V -> the token's slot of the paged cache, quantised to the cache's type; and k_out, v_out if given (rounded to dtype, not
 //           quantised)
@@ -1017,8 +1041,11 @@ typedef struct prologue_attention_prologue_params {
   // and V at all: num_q_heads and num_kv_heads are then 0, and so may head_dim be. If only groups are cached, cache.num_pages and
   // cache.page_size still say which slots there are.
   const prologue_head_group* groups;
-  int64_t num_groups;    // 0..4 (PROLOGUE_MAX_HEAD_GROUPS)
-  uint64_t reserved[5];  // zeros
+  int64_t num_groups;  // 0..4 (PROLOGUE_MAX_HEAD_GROUPS)
+  // If it is not 0, V gets a Hadamard transform over so many channels, as Q and K do by hadamard_block: a power of two in 2..512 that divides
+  // the channels of V. Attention's output is then transformed, too; the same transform of each of its heads (the stage hadamard) undoes it.
+  int64_t v_hadamard_block;
+  uint64_t reserved[4];  // zeros
 } prologue_attention_prologue_params;
 PROLOGUE_C_API void prologue_attention_prologue_params_init(prologue_attention_prologue_params* value);
 

@@ -110,6 +110,7 @@ DTYPE_UINT8 = 13
 DTYPE_UINT16 = 14
 DTYPE_UINT32 = 15
 DTYPE_UINT64 = 16
+DTYPE_FP4_E2M1 = 17
 DEVICE_CPU = 0
 DEVICE_CUDA = 1
 FAULT_CODE_NONE = 0
@@ -124,6 +125,10 @@ KV_SCALING_NONE = 0
 KV_SCALING_TENSOR = 1
 KV_SCALING_HEAD = 2
 KV_SCALING_TOKEN_HEAD = 3
+KV_SCALING_MX = 4
+KV_SCALING_NV = 5
+BLOCK_SCALE_LAYOUT_LINEAR = 0
+BLOCK_SCALE_LAYOUT_INTERLEAVED_4_TOKENS = 1
 NORM_KIND_RMS = 0
 NORM_KIND_LAYER = 1
 ROPE_STYLE_NEOX = 0
@@ -282,6 +287,8 @@ class PagedHeads(_Struct):
         ("strides", PageStrides),
         ("scale", c_void_p),
         ("scale_strides", PageStrides),
+        ("block_scale", c_void_p),
+        ("block_scale_layout", c_int32),
         ("reserved", c_uint64 * 2),
     ]
 
@@ -624,7 +631,8 @@ class AttentionPrologueParams(_Struct):
         ("v_constant", c_float),
         ("groups", c_void_p),
         ("num_groups", c_int64),
-        ("reserved", c_uint64 * 5),
+        ("v_hadamard_block", c_int64),
+        ("reserved", c_uint64 * 4),
     ]
 
 

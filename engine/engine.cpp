@@ -133,7 +133,7 @@ Result<std::unique_ptr<Engine>> Engine::make(const EngineOptions& options) {
   const Checkpoint& file = *checkpoint;
   PROLOGUE_ASSIGN_OR_RETURN(engine->model_,
                             load_model(file, *engine->options_.dtype, execution, options.on_load,
-                                       {options.hadamard_block, execution.device == Device::cpu && !options.dtype}));
+                                       {options.hadamard_block, options.v_hadamard_block, execution.device == Device::cpu && !options.dtype}));
   PROLOGUE_ASSIGN_OR_RETURN(TokenizerData data, read_tokenizer(file));
   auto tokenizer = Tokenizer::create(std::move(data));
   if (!tokenizer.ok()) return error_status(tokenizer.status().code(), file.path(), ": ", tokenizer.status().message());
@@ -223,8 +223,8 @@ Status Engine::make_runner() {
   o.max_step_tokens = std::max(o.max_seqs, std::min(o.max_step_tokens, o.max_seqs * wanted_context));
 
   RunnerConfig runner;
-  runner.k_type = k_type();
-  runner.v_type = v_type();
+  runner.k_format = k_format();
+  runner.v_format = v_format();
   runner.page_size = o.page_size;
   runner.max_tokens = o.max_step_tokens;
   runner.max_seqs = o.max_seqs;
@@ -249,7 +249,8 @@ Status Engine::make_runner() {
   for (size_t g = 0; g < groups.windows.size(); ++g) cache.groups.push_back({runner.pages_of_group[g], groups.windows[g]});
   cache.prefix_reuse = o.prefix_cache;
   cache.keep_until_released = true;
-  cache.format_key = static_cast<uint64_t>(k_type()) << 8 | static_cast<uint64_t>(v_type());
+  const auto key_of = [](const KvFormat& format) { return static_cast<uint64_t>(format.scaling) << 8 | static_cast<uint64_t>(format.type); };
+  cache.format_key = key_of(k_format()) << 16 | key_of(v_format());
   PROLOGUE_ASSIGN_OR_RETURN(cache_, KvCache::create(cache));
   scheduler_ = std::make_unique<Scheduler>(*cache_, runner_->rope_sets(), SchedulerLimits{o.max_step_tokens, o.max_seqs});
   return {};

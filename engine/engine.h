@@ -33,9 +33,10 @@ struct EngineOptions {
   // Weights and activations have this type. None: bfloat16 on CUDA; on the CPU float32, and matrices that are quantised in the file stay
   // so.
   std::optional<DType> dtype;
-  std::optional<DType> kv_type;  // of the KV cache; none: same as dtype. Quantised types have computed scales (KvFormat)
-  std::optional<DType> v_type;   // of V in the KV cache; none: same as K
+  KvFormat kv_format = {};  // of the KV cache, with computed scales (computed_format, kv_format_of); unset: dtype
+  KvFormat v_format = {};   // of V in the KV cache; unset: that of K
   int64_t hadamard_block = 0;    // of the Hadamard transform of Q and K, with which a quantised K loses less; 0 = none
+  int64_t v_hadamard_block = 0;  // of that of V, which is undone on attention's output; 0 = none
   int64_t page_size = 16;
   // The most tokens of one sequence, prompt and generated, are limited to this; 0 = the model's limit, up to 262144. At most
   // ModelConfig::longest_context().
@@ -123,7 +124,7 @@ struct Score {
 class Engine {
  public:
   static Result<std::unique_ptr<Engine>> load(const EngineOptions& options);
-  // Creates an engine for a model that is made already, on options.device. It ignores model_path, dtype, hadamard_block and on_load.
+  // Creates an engine for a model that is made already, on options.device. It ignores model_path, dtype, both Hadamard blocks and on_load.
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options, Model model, Tokenizer tokenizer);
   ~Engine();
 
@@ -134,8 +135,10 @@ class Engine {
   DType dtype() const { return model_.dtype; }
   // Returns the formats of the matrices that are kept quantised, or an empty list if there are none.
   const std::vector<WeightFormat>& weight_formats() const { return model_.weight_formats; }
-  DType k_type() const { return options_.kv_type.value_or(model_.dtype); }  // of the KV cache
-  DType v_type() const { return options_.v_type.value_or(k_type()); }
+  KvFormat k_format() const {  // of the KV cache
+    return options_.kv_format.type == DType::unset ? KvFormat{model_.dtype, KvScaling::none} : options_.kv_format;
+  }
+  KvFormat v_format() const { return options_.v_format.type == DType::unset ? k_format() : options_.v_format; }
   // Returns what the model's files recommend. Requests are not changed: who makes one starts from these values (SamplingDefaults::over).
   const SamplingDefaults& default_sampling() const { return model_.sampling; }
   // Returns what is unusual about the model's files, one sentence each, for programs to print.

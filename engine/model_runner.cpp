@@ -4,6 +4,7 @@
 
 #include <prologue/engine/model_runner.h>
 #include <prologue/kernels/base/divide_up.h>
+#include <prologue/kernels/base/kv_types.h>
 #include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/kernels/internal/run.h>
 #include <prologue/kernels/token_ops/end_step.h>
@@ -66,8 +67,8 @@ KvStorageConfig storage_config(const Model& model, const LayerGroups& groups, co
   storage.page_size = config.page_size;
   storage.num_kv_heads = model.config.num_kv_heads;
   storage.head_dim = model.config.head_dim;
-  storage.k_type = resolve_dtype(config.k_type, model.dtype);
-  storage.v_type = config.v_type;
+  storage.k_format = config.k_format.type == DType::unset ? computed_format(model.dtype) : config.k_format;
+  storage.v_format = config.v_format;
   storage.group_of_layer = groups.of_layer;
   storage.pages_of_group = config.pages_of_group;
   if (storage.pages_of_group.empty()) storage.pages_of_group.assign(groups.windows.size(), config.num_pages);

@@ -30,8 +30,8 @@
 namespace prologue {
 
 struct RunnerConfig {
-  DType k_type = DType::unset;  // of the KV cache; unset: the activations' type
-  DType v_type = DType::unset;  // unset: that of K
+  KvFormat k_format;  // of the KV cache; unset: the activations' type
+  KvFormat v_format;  // unset: that of K
   int64_t page_size = 16;
   int64_t num_pages = 1;                // of each layer group,
   std::vector<int64_t> pages_of_group;  // or these (layer_groups); empty: num_pages

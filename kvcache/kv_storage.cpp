@@ -24,10 +24,10 @@ struct PageBytes {
 
   explicit PageBytes(const KvStorageConfig& c) {
     const int64_t heads = c.page_size * c.num_kv_heads;
-    k = heads * c.head_dim * dtype_bits(c.k_format().type) / 8;
-    v = heads * c.head_dim_of_v() * dtype_bits(c.v_format().type) / 8;
-    k_scale = heads * scales_of_head(c.k_format()) * 4;
-    v_scale = heads * scales_of_head(c.v_format()) * 4;
+    k = heads * c.head_dim * dtype_bits(c.k_format.type) / 8;
+    v = heads * c.head_dim_of_v() * dtype_bits(c.format_of_v().type) / 8;
+    k_scale = heads * KvStorageConfig::scale_bytes_per_head(c.k_format, c.head_dim);
+    v_scale = heads * KvStorageConfig::scale_bytes_per_head(c.format_of_v(), c.head_dim_of_v());
   }
 };
 
@@ -82,13 +82,22 @@ Result<int64_t> storage_bytes(const KvStorageConfig& c) {
   }
   const struct {
     const char* name;
-    DType type;
+    KvFormat format;
     const char* head_dim_name;
     int64_t head_dim;
-  } sides[] = {{"the type of K", c.k_format().type, "head_dim", c.head_dim},
-               {"the type of V", c.v_format().type, c.v_head_dim > 0 ? "v_head_dim" : "head_dim", c.head_dim_of_v()}};
-  for (const auto& [name, type, head_dim_name, head_dim] : sides) {
-    if (!dtype_is_kv(type)) return unsupported("KV cache: ", name, " is ", dtype_name(type), ": supported are ", kv_type_names());
+  } sides[] = {{"the format of K", c.k_format, "head_dim", c.head_dim},
+               {"the format of V", c.format_of_v(), c.v_head_dim > 0 ? "v_head_dim" : "head_dim", c.head_dim_of_v()}};
+  for (const auto& [name, format, head_dim_name, head_dim] : sides) {
+    const DType type = format.type;
+    const KvFormat named = kv_format_of(kv_format_name(format));
+    if (named.type == DType::unset || named.type != type || named.scaling != format.scaling) {
+      return unsupported("KV cache: ", name, " is ", dtype_name(type), " with scaling ", static_cast<int32_t>(format.scaling), ": supported are ",
+                         kv_format_names(), ", with computed scales");
+    }
+    if (is_block_scaled(format) && head_dim % block_channels(format) != 0) {
+      return invalid_argument("KV cache: ", head_dim_name, " is ", head_dim, ": it must be a multiple of ", block_channels(format),
+                              ", the channels of a block of ", kv_format_name(format));
+    }
     if (dtype_bits(type) == 4 && head_dim % 2 != 0) {
       return invalid_argument("KV cache: ", head_dim_name, " is ", head_dim, ": it must be even, two channels of ",
                               dtype_name(type), " share a byte");
@@ -111,7 +120,10 @@ PagedHeads side_at(const KvStorageConfig& c, const KvFormat& format, int64_t hea
   side.head_dim = head_dim;
   side.format = format;
   side.strides = nhd_strides(c.page_size, c.num_kv_heads, head_dim);
-  if (const int64_t scales = scales_of_head(format); scales > 0) {
+  if (is_block_scaled(format)) {
+    side.block_scale = scale;
+    side.scale_strides = nhd_strides(c.page_size, c.num_kv_heads, head_dim / block_channels(format));
+  } else if (const int64_t scales = scales_of_head(format); scales > 0) {
     side.scale = reinterpret_cast<float*>(scale);
     side.scale_strides = nhd_strides(c.page_size, c.num_kv_heads, scales);
   }
@@ -157,8 +169,8 @@ PagedKvView KvStorage::layer(int64_t index) const {
   view.num_kv_heads = config_.num_kv_heads;
   const LayerBytes at(PageBytes(config_), view.num_pages);
   unsigned char* const data = memory_.as<unsigned char>() + layer_offsets_[static_cast<size_t>(index)];
-  view.k = side_at(config_, config_.k_format(), config_.head_dim, data, data + at.k_scale);
-  view.v = side_at(config_, config_.v_format(), config_.head_dim_of_v(), data + at.v, data + at.v_scale);
+  view.k = side_at(config_, config_.k_format, config_.head_dim, data, data + at.k_scale);
+  view.v = side_at(config_, config_.format_of_v(), config_.head_dim_of_v(), data + at.v, data + at.v_scale);
   return view;
 }
 

@@ -1,6 +1,7 @@
 // Owns the memory of a paged KV cache: for every layer one K and one V tensor [num_pages, page_size, num_kv_heads, head_dim] (NHD) of K's
 // and V's type; V may have a head_dim of its own. Quantised types also have computed scales for each token and head: [num_pages, page_size,
-// num_kv_heads, scales_of_head] float32 for each of K and V. num_pages is that of the layer's group.
+// num_kv_heads, scales_of_head] float32 for each of K and V; block-scaled formats have a byte for each block instead: [num_pages, page_size,
+// num_kv_heads, head_dim / block_channels]. num_pages is that of the layer's group.
 #pragma once
 
 #include <cstdint>
@@ -18,21 +19,20 @@ struct KvStorageConfig {
   int64_t page_size = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
-  DType k_type = DType::f32;
-  DType v_type = DType::unset;  // unset: that of K
+  KvFormat k_format = {DType::f32};  // its scaling is none, token_head, mx or nv (with a tensor scale of 1)
+  KvFormat v_format = {};            // unset: that of K
   // The layer groups are as in KvCacheConfig. If this is empty, all layers are in group 0.
   std::vector<int32_t> group_of_layer = {};  // [num_layers]
   std::vector<int64_t> pages_of_group = {};  // [number of groups]; empty: one group of num_pages
   int64_t v_head_dim = 0;                    // 0: head_dim
 
-  KvFormat k_format() const { return format_of(k_type); }
-  KvFormat v_format() const { return format_of(resolve_dtype(v_type, k_type)); }
+  KvFormat format_of_v() const { return v_format.type == DType::unset ? k_format : v_format; }
   int64_t head_dim_of_v() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
   int64_t num_groups() const { return pages_of_group.empty() ? 1 : static_cast<int64_t>(pages_of_group.size()); }
   // Returns the bytes that one page of a group takes in all its layers, with its scales.
   int64_t bytes_per_page(int64_t group = 0) const {
     return layers_of(group) * page_size * num_kv_heads *
-           (bytes_per_head(k_format(), head_dim) + bytes_per_head(v_format(), head_dim_of_v()));
+           (bytes_per_head(k_format, head_dim) + bytes_per_head(format_of_v(), head_dim_of_v()));
   }
   int64_t layers_of(int64_t group) const {
     int64_t count = group == 0 && group_of_layer.empty() ? num_layers : 0;
@@ -40,10 +40,12 @@ struct KvStorageConfig {
     return count;
   }
 
-  static KvFormat format_of(DType type) { return {type, dtype_is_quantized(type) ? KvScaling::token_head : KvScaling::none}; }
-  // Returns the bytes of one token's head, with its scales.
+  // Returns the bytes of one token's head, with its scales, and those of the scales.
   static int64_t bytes_per_head(const KvFormat& format, int64_t head_dim) {
-    return head_dim * dtype_bits(format.type) / 8 + scales_of_head(format) * 4;
+    return head_dim * dtype_bits(format.type) / 8 + scale_bytes_per_head(format, head_dim);
+  }
+  static int64_t scale_bytes_per_head(const KvFormat& format, int64_t head_dim) {
+    return is_block_scaled(format) ? head_dim / block_channels(format) : scales_of_head(format) * 4;
   }
 };
 
@@ -51,9 +53,9 @@ class PROLOGUE_API KvStorage {
  public:
   KvStorage() = default;
   // The memory is not cleared; pages must be written before they are read. invalid_argument: a size is below 1 (v_head_dim:
-  // below 0), head_dim or v_head_dim is odd for a type of 4 bits, group_of_layer does not have one entry for each layer, an entry
-  // is no group, or a group has no layer.
-  // resource_exhausted: not enough memory.
+  // below 0), head_dim or v_head_dim is odd for a type of 4 bits or no multiple of the channels of a block, group_of_layer does
+  // not have one entry for each layer, an entry is no group, or a group has no layer. unsupported: a type or scaling that a cache
+  // cannot have, or scales that are given. resource_exhausted: not enough memory.
   static Result<KvStorage> create(const KvStorageConfig& config, Device device);
 
   const KvStorageConfig& config() const { return config_; }

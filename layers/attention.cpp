@@ -31,6 +31,7 @@ Value Attention::build(GraphBuilder& g, Value hidden_states) const {
     if (writes_kv) k = g.hadamard("hadamard_k", k, num_kv_heads, hadamard_block);
   }
   if (v_norm.norm.placement != NormPlacement::none) v = g.heads_norm("v_norm", v, num_kv_heads, v_norm);
+  if (v_hadamard_block != 0 && writes_kv) v = g.hadamard("hadamard_v", v, num_kv_heads, v_hadamard_block);
   if (q_scale.constant != 1.0f || q_scale.by_position != PositionScale::none)
     q = g.query_scale("q_scale", q, num_q_heads, q_scale);
   if (k_constant != 1.0f) k = g.query_scale("k_constant", k, num_kv_heads, {k_constant});
@@ -39,6 +40,7 @@ Value Attention::build(GraphBuilder& g, Value hidden_states) const {
   if (writes_kv) g.kv_write("kv_write", k, v, num_kv_heads, layer, rope);
   const AttentionOptions options = {scale, soft_cap, window, chunk, sinks, v_head_dim};
   Value out = g.paged_attention("attention", q, num_q_heads, options, layer);
+  if (v_hadamard_block != 0) out = g.hadamard("hadamard_out", out, num_q_heads, v_hadamard_block);
   if (gated) out = g.gate("gate", out, g.last_columns("gate_columns", qkv, gate_width));
   return g.linear("output", out, output_weight, output_bias);
 }

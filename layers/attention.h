@@ -26,6 +26,7 @@ struct PROLOGUE_API Attention {
   HeadsNorm q_norm = {}, k_norm = {}, v_norm = {};
   bool v_from_k = false;       // V is computed from K as projected (and biased): qkv_weight has no rows for V
   int64_t hadamard_block = 0;  // of Q and K; 0: no Hadamard transform
+  int64_t v_hadamard_block = 0;  // of V, undone on attention's output; 0: none
   QueryScale q_scale = {};
   // K and V are multiplied by these, as their last step.
   float k_constant = 1.0f, v_constant = 1.0f;

@@ -17,6 +17,7 @@ struct Wiring {
   AttentionPrologueParams prologue;
   QkvPrologueParams qkv_prologue;
   PagedAttentionParams attention;
+  HadamardParams of_output;  // in place; block 0: V was not transformed
   ProjectionParams output;
   int64_t workspace_bytes = 0;
 };
@@ -84,6 +85,16 @@ Wiring wire(const AttentionLayerParams& p, Device device) {
   if (num_tokens == 1 && !small) {
     w.attention.early_signal = waits_with_its_weights(p.hidden_size, attention_width);
     w.attention.late_signal = !w.attention.early_signal;
+  }
+  w.of_output.block = given.v_hadamard_block;
+  if (w.of_output.block != 0) {
+    w.of_output.num_tokens = num_tokens;
+    w.of_output.num_heads = given.num_q_heads;
+    w.of_output.head_dim = v_head_dim;
+    w.of_output.dtype = given.dtype;
+    w.of_output.x = as_input(w.attention.out);
+    w.of_output.y = w.attention.out;
+    w.output.overlaps = w.attention.early_signal = w.attention.late_signal = false;  // attention is not what comes before the output
   }
   w.workspace_bytes = qkv_bytes + attention_bytes + w.attention.workspace_bytes;
   return w;
@@ -181,6 +192,7 @@ Status attention_layer(const AttentionLayerParams& params, GemmContext& gemm_con
 
   PROLOGUE_RETURN_IF_ERROR(run_validated(layer.qkv_prologue, gemm_context, execution));
   PROLOGUE_RETURN_IF_ERROR(run_validated(layer.attention, execution));
+  if (layer.of_output.block != 0) PROLOGUE_RETURN_IF_ERROR(run_validated(layer.of_output, execution));
   return output_is_one_kernel(params, layer.output) ? run_validated(layer.output, gemm_context, execution)
                                                     : run_separately(layer.output, gemm_context, execution);
 }

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include <prologue/kernels/base/kv_types.h>
+
 #include "benchmarks/engine/statistics.h"
 
 namespace prologue::bench {
@@ -17,22 +19,22 @@ double mean(const std::vector<double>& values) {
 double largest(std::span<const float> logits) { return *std::max_element(logits.begin(), logits.end()); }
 
 Result<std::unique_ptr<Engine>> load(EngineOptions options, const QualityRun& run) {
-  const auto given = [](DType type) { return type == DType::unset ? std::optional<DType>() : type; };
-  options.dtype = given(run.dtype);
-  options.kv_type = given(run.k_type);
-  options.v_type = given(run.v_type);
+  options.dtype = run.dtype == DType::unset ? std::optional<DType>() : run.dtype;
+  options.kv_format = run.k_format;
+  options.v_format = run.v_format;
   options.hadamard_block = run.hadamard_block;
+  options.v_hadamard_block = run.v_hadamard_block;
   return Engine::load(options);
 }
 
-int64_t bytes_per_token(const Engine& engine, DType k_type, DType v_type) {
+int64_t bytes_per_token(const Engine& engine, const KvFormat& k_format, const KvFormat& v_format) {
   KvStorageConfig cache;
   cache.num_layers = engine.config().num_layers;
   cache.page_size = 1;
   cache.num_kv_heads = engine.config().num_kv_heads;
   cache.head_dim = engine.config().head_dim;
-  cache.k_type = k_type;
-  cache.v_type = v_type;
+  cache.k_format = k_format;
+  cache.v_format = v_format;
   return cache.bytes_per_page();
 }
 
@@ -74,10 +76,11 @@ Result<std::vector<std::vector<int32_t>>> make_windows(std::span<const int32_t> 
 const char* weights_name(DType dtype) { return dtype == DType::unset ? "auto" : dtype_name(dtype); }
 
 std::string run_name(const QualityRun& run) {
-  const DType k = resolve_dtype(run.k_type, run.dtype), v = resolve_dtype(run.v_type, k);
-  const std::string cache =
-      k == DType::unset ? "" : str_cat(", cache ", dtype_name(k), v == k ? "" : str_cat(" ", dtype_name(v)));
-  return str_cat(weights_name(run.dtype), cache, run.hadamard_block == 0 ? "" : str_cat(", Hadamard ", run.hadamard_block));
+  const KvFormat k_format = run.k_format.type == DType::unset ? computed_format(run.dtype) : run.k_format;
+  const std::string k = kv_format_name(k_format), v = run.v_format.type == DType::unset ? k : kv_format_name(run.v_format);
+  const std::string cache = k_format.type == DType::unset ? "" : str_cat(", cache ", k, v == k ? "" : str_cat(" ", v));
+  const std::string of_v = run.v_hadamard_block == 0 ? "" : str_cat(", of V ", run.v_hadamard_block);
+  return str_cat(weights_name(run.dtype), cache, run.hadamard_block == 0 ? "" : str_cat(", Hadamard ", run.hadamard_block), of_v);
 }
 
 Result<std::vector<RunQuality>> compare_runs(const EngineOptions& options, std::span<const QualityRun> runs,
@@ -91,10 +94,11 @@ Result<std::vector<RunQuality>> compare_runs(const EngineOptions& options, std::
       if (progress) progress(w, runs[r]);
       PROLOGUE_ASSIGN_OR_RETURN(const auto engine, load(options, runs[r]));
       RunQuality& result = results[r];
-      result.run = {runs[r].dtype, engine->k_type(), engine->v_type(), runs[r].hadamard_block};
-      result.bytes_per_token = bytes_per_token(*engine, engine->k_type(), engine->v_type());
+      result.run = {runs[r].dtype, engine->k_format(), engine->v_format(), runs[r].hadamard_block, runs[r].v_hadamard_block};
+      result.bytes_per_token = bytes_per_token(*engine, engine->k_format(), engine->v_format());
+      const KvFormat bfloat16 = computed_format(DType::bf16);
       result.of_bfloat16 =
-          static_cast<double>(result.bytes_per_token) / static_cast<double>(bytes_per_token(*engine, DType::bf16, DType::bf16));
+          static_cast<double>(result.bytes_per_token) / static_cast<double>(bytes_per_token(*engine, bfloat16, bfloat16));
       if (r == 0) reference.resize((window.size() - 1) * static_cast<size_t>(engine->config().vocab_size));
       const auto compare = [&](size_t index, std::span<const float> logits) {
         const std::span<float> expected(reference.data() + index * logits.size(), logits.size());
@@ -130,6 +134,8 @@ QualitySummary summarise(const TokenQuality& tokens, const TokenQuality& referen
   for (size_t i = 0; i < tokens.argmax.size(); ++i) same += tokens.argmax[i] == reference.argmax[i] ? 1 : 0;
   summary.same_argmax = static_cast<double>(same) / count;
   summary.perplexity = std::exp(-mean(tokens.logprob));
+  for (size_t i = 0; i < tokens.logprob.size(); ++i)
+    summary.logprob_change += std::fabs(tokens.logprob[i] - reference.logprob[i]) / count;
   return summary;
 }
 

@@ -24,12 +24,13 @@ Result<std::vector<std::vector<int32_t>>> make_windows(std::span<const int32_t> 
 struct QualityRun {
   // Weights and activations have this type; unset: the engine's choice, so on the CPU matrices that are quantised in the file stay so.
   DType dtype = DType::unset;
-  DType k_type = DType::unset;  // of the cache; unset: that of the activations
-  DType v_type = DType::unset;  // unset: that of K
-  int64_t hadamard_block = 0;
+  KvFormat k_format = {};  // of the cache; unset: the type of the activations
+  KvFormat v_format = {};  // unset: that of K
+  int64_t hadamard_block = 0;    // of Q and K
+  int64_t v_hadamard_block = 0;  // of V
 };
 const char* weights_name(DType dtype);        // "float32"; "auto" if it is unset
-std::string run_name(const QualityRun& run);  // "float32, cache int8 uint4, Hadamard 64"
+std::string run_name(const QualityRun& run);  // "float32, cache int8 uint4, Hadamard 64, of V 64"
 
 // Holds an entry for each predicted token: each token of a window but the first.
 struct TokenQuality {
@@ -39,7 +40,7 @@ struct TokenQuality {
 };
 
 struct RunQuality {
-  QualityRun run;               // the types of the cache are not unset
+  QualityRun run;               // the formats of the cache are not unset
   int64_t bytes_per_token = 0;  // of the cache, in all layers as if none had a window, with its scales
   double of_bfloat16 = 0.0;     // the same as a part of what a bfloat16 cache takes
   TokenQuality tokens;
@@ -59,6 +60,7 @@ struct QualitySummary {
   double max_kl = 0.0;
   double same_argmax = 0.0;  // part of the tokens
   double perplexity = 0.0;   // exp of minus the mean log probability
+  double logprob_change = 0.0;  // mean magnitude of the change of the log probability of the text's token
 };
 // Neither is empty, and both have the same tokens.
 QualitySummary summarise(const TokenQuality& tokens, const TokenQuality& reference);

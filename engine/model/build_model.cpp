@@ -190,6 +190,7 @@ Attention ModelBuilder::attention(const LayerKind& kind) {
   if (kind.rope >= 0) attention.rope = ropes_[static_cast<size_t>(kind.rope)];
   attention.q_scale = kind.q_scale;
   attention.hadamard_block = options_.hadamard_block;
+  attention.v_hadamard_block = options_.v_hadamard_block;
   load_qkv(attention);
   if (kind.head_norms && spec_.head_norm.placement != NormPlacement::none) {
     attention.q_norm = heads_norm(spec_.names.q_norm, config.num_q_heads);
@@ -403,9 +404,9 @@ Result<Model> build_model(const ModelSpec& given, const ModelOptions& options, W
   ModelSpec spec = given;
   std::vector<std::string> warnings;
   PROLOGUE_RETURN_IF_ERROR(settle_tied_head(spec, loader, warnings));
-  if (options.hadamard_block != 0) {
-    PROLOGUE_RETURN_IF_ERROR(check_hadamard_block(loader.checkpoint().path().c_str(), "the Hadamard block", options.hadamard_block,
-                                                  spec.config.head_dim));
+  for (const auto& [what, block] : {std::pair{"the Hadamard block", options.hadamard_block}, {"the Hadamard block of V", options.v_hadamard_block}}) {
+    if (block == 0) continue;
+    PROLOGUE_RETURN_IF_ERROR(check_hadamard_block(loader.checkpoint().path().c_str(), what, block, spec.config.head_dim));
   }
   // The tensors are checked first: a graph over tensors of wrong shapes says less.
   const Result<Model> described = ModelBuilder(spec, options, loader, true).build();

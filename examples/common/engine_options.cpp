@@ -20,15 +20,15 @@ namespace {
 std::string set_cache_types(const std::string& text, EngineOptions& engine) {
   if (text == "auto") return {};
   const size_t comma = text.find(',');
-  const DType k = kv_type_of(std::string_view(text).substr(0, comma));
-  const DType v = comma == std::string::npos ? k : kv_type_of(std::string_view(text).substr(comma + 1));
-  if (k == DType::unset || v == DType::unset) {
+  const KvFormat k = kv_format_of(std::string_view(text).substr(0, comma));
+  const KvFormat v = comma == std::string::npos ? k : kv_format_of(std::string_view(text).substr(comma + 1));
+  if (k.type == DType::unset || v.type == DType::unset) {
     return str_cat("--kv-cache-dtype is ", in_quotes(text),
                    ": it must be auto, a type, or the types of K and V with a comma between ", "them; supported are ",
-                   kv_type_names());
+                   kv_format_names());
   }
-  engine.kv_type = k;
-  engine.v_type = v;
+  engine.kv_format = k;
+  engine.v_format = v;
   return {};
 }
 
@@ -54,12 +54,14 @@ EngineFlags::EngineFlags(Flags& flags, EngineOptions& options, const std::string
                      "type of weights and activations; auto: bfloat16 on CUDA; on the CPU float32, with quantised weights as the "
                      "file has them"),
         app.add_option("--kv-cache-dtype", kv_cache_dtype_,
-                       str_cat("type of the KV cache, or one for K and one for V: ", kv_type_names(),
-                               "; auto: as --dtype; fp8 and integers have a scale per token and head"))
+                       str_cat("type of the KV cache, or one for K and one for V: ", kv_format_names(),
+                               "; auto: as --dtype; fp8 and integers have a scale per token and head, mxfp8, mxfp4 and nvfp4 one per block of channels"))
             ->type_name("TYPE[,TYPE]")
             ->capture_default_str(),
         flags.number<int64_t>("--hadamard-block", options.hadamard_block, {0, 512, "0 = off"},
                               "Hadamard transform of Q and K in blocks of N channels: a quantised K loses less; 0 = off"),
+        flags.number<int64_t>("--v-hadamard-block", options.v_hadamard_block, {0, 512, "0 = off"},
+                              "the same of V, undone on attention's output; 0 = off"),
         flags.number<int64_t>("--page-size", options.page_size, {1, 1024}, "tokens per page of the KV cache"), context_,
         flags.size("--kv-memory", options.kv_memory, 0, "memory of the KV cache, such as 8G; 0 = chosen from what is free"),
         flags.choice("--prefix-cache", prefix_cache_, {"on", "off"}, "prompts that begin alike share their part of the KV cache"),

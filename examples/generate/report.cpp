@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include <prologue/engine/base/printable.h>
+#include <prologue/kernels/base/kv_types.h>
 
 #include "examples/common/json_size.h"
 #include "io.h"
@@ -23,8 +24,8 @@ std::string dump(const ordered_json& object) { return object.dump(-1, ' ', false
 
 // Returns the types as --kv-cache-dtype has them: one type, or K's and V's.
 std::string cache_types(const Engine& engine) {
-  const DType k = engine.k_type(), v = engine.v_type();
-  return k == v ? dtype_name(k) : str_cat(dtype_name(k), ",", dtype_name(v));
+  const std::string k = kv_format_name(engine.k_format()), v = kv_format_name(engine.v_format());
+  return k == v ? k : str_cat(k, ",", v);
 }
 
 // Returns "float32, weights as q4_1 and q8_0".

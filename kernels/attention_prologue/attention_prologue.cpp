@@ -62,7 +62,7 @@ struct GroupNames {
     }
   };
   Text operation, plan, in, bias, norm_weight, norm_bias, cos, sin, inv_freq, pair_axis, out, q8_out, q8_scale, cache,
-      cache_scale;
+      cache_scale, cache_block_scale;
 
   constexpr explicit GroupNames(int64_t i)
       : operation("attention_prologue: groups[", i, "]"), plan("attention_prologue plan: groups[", i, "]") {
@@ -70,7 +70,7 @@ struct GroupNames {
     in = name("].in"), bias = name("].bias"), norm_weight = name("].norm.weight"), norm_bias = name("].norm.bias");
     cos = name("].rope.cos"), sin = name("].rope.sin"), inv_freq = name("].rope.inv_freq"), pair_axis = name("].rope.pair_axis");
     out = name("].out"), q8_out = name("].q8_out"), q8_scale = name("].q8_out.scale");
-    cache = name("].cache"), cache_scale = name("].cache.scale");
+    cache = name("].cache"), cache_scale = name("].cache.scale"), cache_block_scale = name("].cache.block_scale");
   }
 };
 constexpr GroupNames kGroupNames[kMaxHeadGroups] = {GroupNames(0), GroupNames(1), GroupNames(2), GroupNames(3)};
@@ -365,9 +365,11 @@ Status add_q8_out(const char* name, const char* scale_name, const QuantizedQuery
   return regions.write(array_region(scale_name, q8.scale, num_tokens * num_heads, 4));
 }
 
-Status add_cache(const PagedHeads& side, const Region& cache, const Region& scale, RegionChecks& regions) {
+Status add_cache(const PagedHeads& side, const Region& cache, const Region& scale, const Region& block_scale,
+                 RegionChecks& regions) {
   if (cache.data == nullptr) return {};
   PROLOGUE_RETURN_IF_ERROR(regions.write(cache));
+  PROLOGUE_RETURN_IF_ERROR(regions.write(block_scale));
   return side.format.scaling == KvScaling::token_head ? regions.write(scale) : regions.read(scale);
 }
 
@@ -394,7 +396,8 @@ Status add_group(const AttentionPrologueParams& p, const HeadGroup& group, const
   }
   const PagedKvView cache = cache_of(group);
   return add_cache(group.cache, cache_region(names.cache.text, group.cache, width, cache),
-                   cache_scale_region(names.cache_scale.text, group.cache, cache), regions);
+                   cache_scale_region(names.cache_scale.text, group.cache, cache),
+                   cache_block_scale_region(names.cache_block_scale.text, group.cache, width, cache), regions);
 }
 
 Status add_outputs(const AttentionPrologueParams& p, RegionChecks& regions) {
@@ -406,18 +409,21 @@ Status add_outputs(const AttentionPrologueParams& p, RegionChecks& regions) {
                                            p.q_rope.data == nullptr ? "q" : ""));
   }
   const auto add_side = [&](const char* out_name, const MutableHeadsView& out, const char* in_name, const HeadsView& in,
-                            int64_t width, const PagedHeads& side, const Region& cache, const Region& scale) -> Status {
+                            int64_t width, const PagedHeads& side, const Region& cache, const Region& scale,
+                            const Region& block_scale) -> Status {
     if (p.num_kv_heads == 0 || in.data == nullptr) return {};
     if (out.data != nullptr) {
       PROLOGUE_RETURN_IF_ERROR(regions.write(heads_region(out_name, out, p.num_tokens, p.num_kv_heads, width, p.dtype), in_name));
     }
-    return add_cache(side, cache, scale, regions);
+    return add_cache(side, cache, scale, block_scale, regions);
   };
   const PagedKvView& c = p.cache;
   PROLOGUE_RETURN_IF_ERROR(add_side("k_out", p.k_out, p.k_rope.data == nullptr ? "k" : "", p.k, p.head_dim, c.k,
-                                    cache_region("cache.k", c.k, p.head_dim, c), cache_scale_region("cache.k.scale", c.k, c)));
+                                    cache_region("cache.k", c.k, p.head_dim, c), cache_scale_region("cache.k.scale", c.k, c),
+                                    cache_block_scale_region("cache.k.block_scale", c.k, p.head_dim, c)));
   PROLOGUE_RETURN_IF_ERROR(add_side("v_out", p.v_out, "v", p.v, v_head_dim(p), c.v,
-                                    cache_region("cache.v", c.v, v_head_dim(p), c), cache_scale_region("cache.v.scale", c.v, c)));
+                                    cache_region("cache.v", c.v, v_head_dim(p), c), cache_scale_region("cache.v.scale", c.v, c),
+                                    cache_block_scale_region("cache.v.block_scale", c.v, v_head_dim(p), c)));
   PROLOGUE_RETURN_IF_ERROR(
       regions.write(array_region("token_faults", p.token_faults, p.token_faults == nullptr ? 0 : p.num_tokens, 1)));
   return regions.write(array_region("faults", p.faults, p.faults == nullptr ? 0 : 1, alignof(FaultRecord)));
@@ -474,7 +480,7 @@ Status check_group(const AttentionPrologueParams& p, const HeadGroup& group, con
   }
   if (q8) PROLOGUE_RETURN_IF_ERROR(check_q8_out(operation, group.q8_out));
   if (!cached) return {};
-  PROLOGUE_RETURN_IF_ERROR(check_format(operation, "cache", group.cache));
+  PROLOGUE_RETURN_IF_ERROR(check_format(operation, "cache", group.cache, group.head_dim, group.page_size));
   PROLOGUE_RETURN_IF_ERROR(check_range(operation, "num_pages", group.num_pages, 1, int64_t{1} << 40));
   PROLOGUE_RETURN_IF_ERROR(check_range(operation, "page_size", group.page_size, 1, int64_t{1} << 20));
   if (group.cache.head_dim != group.head_dim) {
@@ -512,6 +518,9 @@ Status validate_resolved(const AttentionPrologueParams& p) {
   PROLOGUE_RETURN_IF_ERROR(check_norms(p));
   if (p.hadamard_block != 0) {
     PROLOGUE_RETURN_IF_ERROR(check_hadamard_block(kName, "hadamard_block", p.hadamard_block, p.head_dim));
+  }
+  if (p.v_hadamard_block != 0) {
+    PROLOGUE_RETURN_IF_ERROR(check_hadamard_block(kName, "v_hadamard_block", p.v_hadamard_block, v_head_dim(p)));
   }
   PROLOGUE_RETURN_IF_ERROR(check_query_scale(kName, p.q_scale));
   PROLOGUE_RETURN_IF_ERROR(check_constant(kName, "k_constant", p.k_constant));

@@ -7,7 +7,7 @@
 //          x = norm(x)                                  ... or after it
 //          x = H x / sqrt(hadamard_block)               for each block of channels; the products of Q and K stay what they are
 //          Q: x = x * q_scale(position);  K: x = x * k_constant
-//   V:     x = in[t, h, :] + bias[h, :];  x = rms(x);  x = x * v_constant
+//   V:     x = in[t, h, :] + bias[h, :];  x = rms(x);  x = H x / sqrt(v_hadamard_block);  x = x * v_constant
 //   Q    -> q_out[t, h, :], or q8_out with a scale
 //   K, V -> the token's slot of the paged cache, quantised to the cache's type; and k_out, v_out if given (rounded to dtype, not
 //           quantised)
@@ -231,7 +231,10 @@ struct AttentionPrologueParams {
   // cache.page_size still say which slots there are.
   const HeadGroup* groups = nullptr;
   int64_t num_groups = 0;     // 0..4 (kMaxHeadGroups)
-  uint64_t reserved[5] = {};  // zeros: docs/versioning.md
+  // If it is not 0, V gets a Hadamard transform over so many channels, as Q and K do by hadamard_block: a power of two in 2..512 that divides
+  // the channels of V. Attention's output is then transformed, too; the same transform of each of its heads (the stage hadamard) undoes it.
+  int64_t v_hadamard_block = 0;
+  uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 
 // Returns the channels of a head of V.

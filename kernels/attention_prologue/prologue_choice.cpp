@@ -135,7 +135,7 @@ bool has_most_steps(const AttentionPrologueParams& p) {
 
 // Returns whether something needs kEveryStep.
 bool has_every_step(const AttentionPrologueParams& p) {
-  return p.hadamard_block != 0 || p.rounding == Rounding::per_step ||
+  return p.hadamard_block != 0 || (has_v(p) && p.v_hadamard_block != 0) || p.rounding == Rounding::per_step ||
          (p.rope.past_table == PastTable::identity && p.rope.max_position > 0);
 }
 
@@ -220,6 +220,7 @@ int features_of(const AttentionPrologueParams& p, int64_t vector) {
   if (p.q8_out.data != nullptr) features |= scales_of(p.q8_out.scaling);
   const auto store = [&](const PagedHeads& side) {
     if (side.format.type == p.dtype) return true;
+    if (is_block_scaled(side.format)) return false;
     features |= scales_of(side.format.scaling);
     if (dtype_bits(side.format.type) == 4) features |= kFourBits;
     return dtype_bits(side.format.type) == 8 || (dtype_bits(side.format.type) == 4 && packs_whole_vectors(side, vector));

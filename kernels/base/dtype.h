@@ -27,14 +27,17 @@ enum class DType : int32_t {
   uint16,
   uint32,
   uint64,
+  fp4_e2m1,  // two in a byte, as int4: a sign, 2 bits of exponent, 1 of mantissa; 0, 0.5, 1, 1.5, 2, 3, 4 and 6
 };
 
-constexpr bool dtype_valid(DType type) { return type > DType::unset && type <= DType::uint64; }
+constexpr bool dtype_valid(DType type) { return type > DType::unset && type <= DType::fp4_e2m1; }
 // Hidden states, Q, K and V have these types.
 constexpr bool dtype_is_activation(DType type) { return type >= DType::f32 && type <= DType::bf16; }
 constexpr bool dtype_is_float(DType type) { return type >= DType::f32 && type <= DType::f64; }
 // A cache may have the activations' types and the quantised ones.
-constexpr bool dtype_is_quantized(DType type) { return type >= DType::fp8_e4m3 && type <= DType::uint4; }
+constexpr bool dtype_is_quantized(DType type) {
+  return (type >= DType::fp8_e4m3 && type <= DType::uint4) || type == DType::fp4_e2m1;
+}
 constexpr bool dtype_is_fp8(DType type) { return type == DType::fp8_e4m3 || type == DType::fp8_e5m2; }
 constexpr bool dtype_is_kv(DType type) { return dtype_is_activation(type) || dtype_is_quantized(type); }
 // Indices may have these types.
@@ -43,7 +46,8 @@ constexpr bool dtype_is_integer(DType type) { return type == DType::int8 || (typ
 constexpr int64_t dtype_bits(DType type) {
   switch (type) {
     case DType::int4:
-    case DType::uint4: return 4;
+    case DType::uint4:
+    case DType::fp4_e2m1: return 4;
     case DType::fp8_e4m3:
     case DType::fp8_e5m2:
     case DType::int8:
@@ -88,6 +92,7 @@ constexpr const char* dtype_name(DType type) {
     case DType::uint16: return "uint16";
     case DType::uint32: return "uint32";
     case DType::uint64: return "uint64";
+    case DType::fp4_e2m1: return "fp4_e2m1";
   }
   return "unknown";
 }

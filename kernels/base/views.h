@@ -63,6 +63,8 @@ enum class KvScaling : int32_t {
   head,        // given: [num_kv_heads] float32 for each of K and V
   token_head,  // computed when a token is written; [num_pages, page_size, num_kv_heads] float32 for K and for V; for uint4
                // [num_pages, page_size, num_kv_heads, 2]: scale and zero point
+  mx,  // computed: a power of two for every 32 channels, in block_scale; for fp8_e4m3 (MXFP8), fp4_e2m1 (MXFP4)
+  nv,  // computed: an e4m3 number for every 16 channels, in block_scale, times a given float32; for fp4_e2m1 (NVFP4)
 };
 
 // Says how K or V is stored. Quantisation:
@@ -78,6 +80,14 @@ enum class KvScaling : int32_t {
 //   rounded to float32. A head whose values are all equal (zeros too), or so close that 1 / scale is not finite, stores scale 0,
 //   its min as zero point, and zeros. A NaN or infinity in the head, or a max - min that is too large for float32, makes scale
 //   and zero point NaN; its data are zeros. -0 counts as less than +0.
+// Block-scaled formats have a scale of one byte for each block of a head's channels. fp4_e2m1 saturates to 6.
+//   mx (the rules of OCP MX 1.0): scale = 2^(e - 127) with e = max(0, 127 + floor(log2(amax of the block)) - 8 (e4m3), or - 2 (e2m1)); so
+//   a number may be larger than the largest code times the scale, and saturates. The byte is e, and 255 is NaN. Numbers are stored as
+//   nearest_even(x / scale), the quotient being exact but for underflow. A block of zeros stores e = 0 and zeros with their signs.
+//   nv: the byte is s = e4m3(amax / 6 * (1 / tensor scale)), a number is stored as nearest_even(x * (1 / (tensor scale * s))) and stands
+//   for code * (s * tensor scale); each operation is rounded to float32. A block whose s is 0, or whose 1 / (tensor scale * s) is not
+//   finite, stores 0 and zeros.
+//   Both: a NaN or infinity in a block makes its scale NaN (255; nv: 0x7f), and its data are zeros. Other blocks of the head are as always.
 struct KvFormat {
   DType type = DType::unset;  // unset: the dtype of the operation that uses the cache
   KvScaling scaling = KvScaling::none;
@@ -88,18 +98,33 @@ PROLOGUE_HOST_DEVICE constexpr int64_t scales_of_head(const KvFormat& format) {
   return format.scaling == KvScaling::token_head ? format.type == DType::uint4 ? 2 : 1 : 0;
 }
 
+PROLOGUE_HOST_DEVICE constexpr bool is_block_scaled(const KvFormat& format) {
+  return format.scaling == KvScaling::mx || format.scaling == KvScaling::nv;
+}
+// Returns how many channels share a scale of a block-scaled format.
+PROLOGUE_HOST_DEVICE constexpr int64_t block_channels(const KvFormat& format) { return format.scaling == KvScaling::nv ? 16 : 32; }
+
+// Says where the scale of block b of a head's n blocks is, for the token at offset o of a page:
+//   linear                page * page stride + o * token stride + head * head stride + b
+//   interleaved_4_tokens  the same with o' = o / 4 * 4 + b / (n / 4) for o and b' = b % (n / 4) * 4 + o % 4 for b: the scales of a group of
+//                         4 tokens are transposed (TensorRT-LLM's V on SM100). page_size and n must be multiples of 4
+enum class BlockScaleLayout : int32_t { linear = 0, interleaved_4_tokens };
+
 // Describes K or V of a layer's paged cache. Channel d of head h at offset `o` of page `p` is the element
 //   p * strides.page + o * strides.token + h * strides.head + d
-// int4 and uint4 pack two elements in a byte, the even channel in the low nibble; strides and head_dim must then be even. The strides
+// int4, uint4 and fp4_e2m1 pack two elements in a byte, the even channel in the low nibble; strides and head_dim must then be even. In a
+// block-scaled format head_dim must be a multiple of a block's channels, 32 (mx) or 16 (nv). The strides
 // describe every layout: NHD, HND, K and V in two buffers, or interleaved in one.
 struct PagedHeads {
   void* data = nullptr;
   int64_t head_dim = 0;
   KvFormat format;
   PageStrides strides;
-  float* scale = nullptr;     // on the device; tensor and head: read; token_head: written by the prologue
-  PageStrides scale_strides;  // token_head only; in floats
-  uint64_t reserved[2] = {};  // zeros: docs/versioning.md
+  float* scale = nullptr;     // on the device; tensor, head, nv (one, null = 1): read; token_head: written
+  PageStrides scale_strides;  // token_head: in floats; mx and nv: of block_scale, in bytes
+  uint8_t* block_scale = nullptr;  // mx, nv; on the device; [num_pages, page_size, num_kv_heads, blocks]; written
+  BlockScaleLayout block_scale_layout = BlockScaleLayout::linear;  // mx and nv only
+  uint64_t reserved[2] = {};                                       // zeros: docs/versioning.md
 };
 
 // Describes one layer's paged KV cache. Slot s is at offset s % page_size of page s / page_size. K and V may have formats of their own.

@@ -111,6 +111,8 @@ Status add_regions(const PagedAttentionParams& params, Device device, RegionChec
   PROLOGUE_RETURN_IF_ERROR(regions.read(cache_region("cache.v", kv.v, v_head_dim(kv), kv)));
   PROLOGUE_RETURN_IF_ERROR(regions.read(cache_scale_region("cache.k.scale", kv.k, kv)));
   PROLOGUE_RETURN_IF_ERROR(regions.read(cache_scale_region("cache.v.scale", kv.v, kv)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(cache_block_scale_region("cache.k.block_scale", kv.k, p.head_dim, kv)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(cache_block_scale_region("cache.v.block_scale", kv.v, v_head_dim(kv), kv)));
   PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region("q", p.q, p.num_tokens, p.num_q_heads, p.head_dim, p.dtype)));
   PROLOGUE_RETURN_IF_ERROR(regions.write(heads_region("out", p.out, p.num_tokens, p.num_q_heads, v_head_dim(kv), p.dtype)));
   PROLOGUE_RETURN_IF_ERROR(

@@ -16,6 +16,7 @@
 #include <prologue/kernels/base/host/convert_cpu.h>
 #include <prologue/kernels/base/host/lanes.h>
 #include <prologue/kernels/base/host/parallel.h>
+#include <prologue/kernels/base/shared/block_scale.h>
 #include <prologue/kernels/base/shared/exp.h>
 #include <prologue/kernels/base/shared/page_table.h>
 #include <prologue/kernels/base/shared/quantize.h>
@@ -102,7 +103,10 @@ void clear_bad_rows(const PagedAttentionParams& p, int64_t s, int64_t kv_head) {
 class CodeTable {
  public:
   explicit CodeTable(DType type) {
-    for (int code = 0; code < 256; ++code) values_[code] = dequantize(static_cast<uint8_t>(code), 1.0f, type);
+    for (int code = 0; code < 256; ++code) {
+      const auto byte = static_cast<uint8_t>(code);
+      values_[code] = type == DType::fp4_e2m1 ? from_fp4_e2m1(byte) : dequantize(byte, 1.0f, type);
+    }
   }
   float operator[](int code) const { return values_[code]; }
 
@@ -113,19 +117,30 @@ class CodeTable {
 const CodeTable& code_table(DType type) {
   static const CodeTable tables[] = {CodeTable(DType::fp8_e4m3), CodeTable(DType::fp8_e5m2), CodeTable(DType::int8),
                                      CodeTable(DType::int4)};
+  static const CodeTable e2m1(DType::fp4_e2m1);
+  if (type == DType::fp4_e2m1) return e2m1;
   return tables[static_cast<int>(type) - static_cast<int>(DType::fp8_e4m3)];
 }
 
 // Reads K or V of one head of one layer's cache as float32.
 class HeadReader {
  public:
-  HeadReader(const PagedHeads& side, int64_t kv_head)
+  HeadReader(const PagedHeads& side, int64_t head_dim, int64_t kv_head)
       : data_(static_cast<const unsigned char*>(side.data)),
+        format_(side.format),
         type_(side.format.type),
         strides_(side.strides),
         scale_(side.scale),
         table_(dtype_is_quantized(type_) && type_ != DType::uint4 ? &code_table(type_) : nullptr) {
     data_ += kv_head * strides_.head * dtype_bits(type_) / 8;
+    if (is_block_scaled(format_)) {
+      tensor_scale_ = tensor_scale_of(format_, scale_);
+      scale_ = nullptr;
+      block_scale_ = side.block_scale + kv_head * side.scale_strides.head;
+      block_layout_ = side.block_scale_layout;
+      scale_strides_ = side.scale_strides;
+      num_blocks_ = head_dim / block_channels(format_);
+    }
     if (side.format.scaling == KvScaling::none) scale_ = nullptr;
     if (side.format.scaling == KvScaling::head) scale_ += kv_head;
     if (side.format.scaling == KvScaling::token_head) {
@@ -135,7 +150,7 @@ class HeadReader {
   }
 
   // Returns channels [first, first + count) of token `offset` of `page`: where they are if they are float32 already, otherwise in `buffer`.
-  // `first` is even.
+  // `first` is even, and in a block-scaled format both are multiples of its blocks.
   const float* read(int64_t page, int64_t offset, int64_t first, int64_t count, float* buffer) const {
     const unsigned char* from = data_ + (page * strides_.page + offset * strides_.token + first) * dtype_bits(type_) / 8;
     if (type_ == DType::f32) return reinterpret_cast<const float*>(from);
@@ -143,6 +158,8 @@ class HeadReader {
       widen(reinterpret_cast<const Float16*>(from), count, buffer);
     } else if (type_ == DType::bf16) {
       widen(reinterpret_cast<const BFloat16*>(from), count, buffer);
+    } else if (block_scale_ != nullptr) {
+      read_blocks(page, offset, first, count, from, buffer);
     } else {
       const float* const at = scale_ + page * scale_strides_.page + offset * scale_strides_.token;
       const float scale = scale_ == nullptr ? 1.0f : at[0];
@@ -168,12 +185,34 @@ class HeadReader {
   }
 
  private:
+  void read_blocks(int64_t page, int64_t offset, int64_t first, int64_t count, const unsigned char* from, float* buffer) const {
+    const int64_t channels = block_channels(format_);
+    const uint8_t* const scales = block_scale_ + page * scale_strides_.page;
+    for (int64_t begin = 0; begin < count; begin += channels) {
+      const int64_t at = block_scale_offset(block_layout_, scale_strides_.token, offset, (first + begin) / channels, num_blocks_);
+      const float factor = block_factor(scales[at], format_, tensor_scale_);
+      if (type_ == DType::fp4_e2m1) {
+        for (int64_t i = begin; i < begin + channels; i += 2) {
+          buffer[i] = (*table_)[from[i / 2] & 15] * factor;
+          buffer[i + 1] = (*table_)[from[i / 2] >> 4] * factor;
+        }
+      } else {
+        for (int64_t i = begin; i < begin + channels; ++i) buffer[i] = (*table_)[from[i]] * factor;
+      }
+    }
+  }
+
   const unsigned char* data_;
+  KvFormat format_;
   DType type_;
   PageStrides strides_;
   const float* scale_;
   PageStrides scale_strides_;
   const CodeTable* table_;
+  const uint8_t* block_scale_ = nullptr;  // of the head, in block-scaled formats
+  BlockScaleLayout block_layout_ = BlockScaleLayout::linear;
+  float tensor_scale_ = 1.0f;
+  int64_t num_blocks_ = 0;  // of a head
 };
 
 // Computes sums[row, 0 .. VECTORS * kWidth) += a[row, 0 .. count) b[0 .. count, ...)
@@ -242,8 +281,8 @@ class BlockAttention {
   BlockAttention(const PagedAttentionParams& p, const Sequence& sequence, int64_t kv_head)
       : p_(p),
         sequence_(sequence),
-        k_reader_(p.kv.k, kv_head),
-        v_reader_(p.kv.v, kv_head),
+        k_reader_(p.kv.k, p.head_dim, kv_head),
+        v_reader_(p.kv.v, v_head_dim(p.kv), kv_head),
         kv_head_(kv_head),
         group_(p.num_q_heads / p.kv.num_kv_heads),
         v_columns_(columns_of(v_head_dim(p.kv))) {}

@@ -3,6 +3,7 @@
 #include <prologue/kernels/attention_prologue/steps/hadamard.h>
 #include <prologue/kernels/base/host/dispatch.h>
 #include <prologue/kernels/base/host/view_checks.h>
+#include <prologue/kernels/base/kv_types.h>
 #include <prologue/kernels/rerope/backends.h>
 #include <prologue/kernels/rotary/backends.h>
 #include <prologue/kernels/rotary/rope_checks.h>
@@ -42,6 +43,9 @@ Status validate(const ReropeParams& p, const Execution& execution) {
   PagedKvView keys = p.cache;
   keys.v = {};
   PROLOGUE_RETURN_IF_ERROR(check_cache_shape(kName, keys, keys.num_kv_heads, head_dim));
+  if (keys.k.data != nullptr && is_block_scaled(keys.k.format)) {
+    return unsupported(kName, ": cache.k.format is ", kv_format_name(keys.k.format), ": keys of block-scaled formats cannot be moved");
+  }
   PROLOGUE_RETURN_IF_ERROR(check_index_type(kName, "slot_mapping", p.slot_mapping));
   PROLOGUE_RETURN_IF_ERROR(check_index_type(kName, "from_positions", p.from_positions));
   PROLOGUE_RETURN_IF_ERROR(check_index_type(kName, "to_positions", p.to_positions));

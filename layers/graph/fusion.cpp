@@ -187,6 +187,7 @@ Node fused_node(const Graph& graph, const Chain& chain, Rounding rounding) {
   node.positions(p.places.positions, p.places.position_axis_stride, p.rope.num_axes);
   node.step(p.places.slot_mapping, StepArray::slot_mapping);
   p.hadamard_block = chain.k.hadamard_block();
+  p.v_hadamard_block = chain.v.hadamard_block();
   if (chain.q.scale) p.q_scale = chain.q.scale.params->q_scale;
   if (chain.k.scale) p.k_constant = chain.k.scale.params->q_scale.constant;
   if (chain.v.scale) p.v_constant = chain.v.scale.params->q_scale.constant;
@@ -246,7 +247,7 @@ std::optional<Chain> match_chain(const Graph& graph, const Uses& uses, int index
   Value k_columns, v_columns;
   const auto k = steps_before(graph, uses, written.front(), k_columns);
   const auto v = steps_before(graph, uses, written.back(), v_columns);
-  if (!k || !v || v->rope || v->hadamard || !has_constant(*k) || !has_constant(*v)) return {};
+  if (!k || !v || v->rope || !has_constant(*k) || !has_constant(*v)) return {};
   if (v->norm && !is_v_norm(v->norm.params->norm)) return {};
   if (!k->of_heads(num_kv_heads) || !v->of_heads(num_kv_heads) || !guards(chain.write, k->rope)) return {};
   chain.k = *k;

@@ -9,7 +9,7 @@ namespace prologue {
 //     qkv -> [bias] -> q, k, v
 //     q -> [bias] -> [norm] and [rope] in either order -> [hadamard] -> [query_scale]
 //     k -> [bias] -> [norm] and [rope] in q's order    -> [hadamard] -> kv_write
-//     v or k -> [bias] -> [weightless rms norm]                      -> kv_write
+//     v or k -> [bias] -> [weightless rms norm]        -> [hadamard] -> kv_write
 // into ONE attention_prologue node. A chain is not changed if one launch cannot replace it: another node reads an inner value, q and k
 // have different norms, rotations or Hadamard transforms, or a step occurs twice or in another order.
 //

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include <prologue/kernels/base/kv_types.h>
+
 #include "tests/support/gguf_writer.h"
 #include "tests/support/random.h"
 
@@ -112,9 +114,9 @@ TEST(QualitySummary, OfTokens) {
 
 TEST(RunName, SaysWhatIsNotUnset) {
   EXPECT_EQ(run_name({}), "auto");
-  EXPECT_EQ(run_name({DType::unset, DType::int8, DType::unset, 0}), "auto, cache int8");
-  EXPECT_EQ(run_name({DType::bf16, DType::unset, DType::unset, 0}), "bfloat16, cache bfloat16");
-  EXPECT_EQ(run_name({DType::f32, DType::int8, DType::uint4, 64}), "float32, cache int8 uint4, Hadamard 64");
+  EXPECT_EQ(run_name({DType::unset, kv_format_of("int8"), {}, 0}), "auto, cache int8");
+  EXPECT_EQ(run_name({DType::bf16, {}, {}, 0}), "bfloat16, cache bfloat16");
+  EXPECT_EQ(run_name({DType::f32, kv_format_of("int8"), kv_format_of("nvfp4"), 64, 16}), "float32, cache int8 nvfp4, Hadamard 64, of V 16");
 }
 
 class CompareRuns : public testing::Test {
@@ -140,10 +142,14 @@ class CompareRuns : public testing::Test {
 
 TEST_F(CompareRuns, EachCacheLosesWhatItsBitsLose) {
   ASSERT_TRUE(test::write_tiny_llama(options_.model_path));
-  const std::vector<QualityRun> runs = {{DType::f32, DType::unset, DType::unset, 0}, {DType::f32, DType::f32, DType::f32, 0},
-                                        {DType::f32, DType::f16, DType::unset, 0},   {DType::f32, DType::int8, DType::int8, 0},
-                                        {DType::f32, DType::uint4, DType::uint4, 0}, {DType::f32, DType::int8, DType::uint4, 16},
-                                        {DType::f32, DType::int8, DType::uint4, 0}};
+  const auto run_of = [](const char* k, const char* v, int64_t block, int64_t of_v) {
+    return QualityRun{DType::f32, kv_format_of(k), kv_format_of(v), block, of_v};
+  };
+  const std::vector<QualityRun> runs = {run_of("", "", 0, 0),           run_of("float32", "float32", 0, 0),
+                                        run_of("float16", "", 0, 0),    run_of("int8", "int8", 0, 0),
+                                        run_of("uint4", "uint4", 0, 0), run_of("int8", "uint4", 16, 0),
+                                        run_of("int8", "uint4", 0, 0),  run_of("nvfp4", "nvfp4", 0, 0),
+                                        run_of("int8", "nvfp4", 0, 0),  run_of("int8", "nvfp4", 0, 16)};
   size_t num_calls = 0;
   const auto progress = [&](size_t window, const QualityRun&) { EXPECT_EQ(window, num_calls++ / runs.size()); };
   const auto results = compare_runs(options_, runs, windows_, progress);
@@ -167,18 +173,24 @@ TEST_F(CompareRuns, EachCacheLosesWhatItsBitsLose) {
   EXPECT_GT(summaries[4].mean_kl, 10.0 * summaries[3].mean_kl);
   EXPECT_LT(summaries[5].mean_kl, summaries[4].mean_kl);
   EXPECT_NE(summaries[6].mean_kl, summaries[5].mean_kl);
-  EXPECT_EQ((*results)[0].run.k_type, DType::f32);
-  EXPECT_EQ((*results)[2].run.v_type, DType::f16);
+  EXPECT_GT(summaries[7].mean_kl, 10.0 * summaries[3].mean_kl);
+  EXPECT_LT(summaries[8].mean_kl, summaries[7].mean_kl);
+  EXPECT_NE(summaries[9].mean_kl, summaries[8].mean_kl);
+  EXPECT_EQ(summaries[0].logprob_change, 0.0);
+  EXPECT_GT(summaries[7].logprob_change, summaries[3].logprob_change);
+  EXPECT_EQ((*results)[0].run.k_format.type, DType::f32);
+  EXPECT_EQ((*results)[2].run.v_format.type, DType::f16);
   // 2 layers, 2 heads of 16 channels; int8 has a scale for each head, uint4 a zero point, too.
   EXPECT_EQ((*results)[0].bytes_per_token, 2 * 2 * (64 + 64));
   EXPECT_EQ((*results)[5].bytes_per_token, 2 * 2 * (16 + 4 + 8 + 8));
+  EXPECT_EQ((*results)[7].bytes_per_token, 2 * 2 * (8 + 1 + 8 + 1));
   EXPECT_EQ((*results)[0].of_bfloat16, 2.0);
   EXPECT_EQ((*results)[5].of_bfloat16, 36.0 / 64.0);
 
   // The engine alone, token by token, for a later window: neither windows nor runs are mixed up.
   EngineOptions options = options_;
   options.dtype = DType::f32;
-  options.kv_type = DType::int8;
+  options.kv_format = computed_format(DType::int8);
   const auto engine = Engine::load(options).value();
   for (size_t i = 1; i < windows_[1].size(); ++i) {
     const std::span<const int32_t> window = windows_[1];

@@ -223,6 +223,10 @@ TEST(Generate, HadamardBlock) {
   const std::string transformed = score(" --hadamard-block 4");
   EXPECT_NE(transformed, plain);
   EXPECT_NEAR(perplexity(transformed), perplexity(plain), 1e-4 * perplexity(plain));
+  const std::string of_v = score(" --v-hadamard-block 4");
+  EXPECT_NE(of_v, plain);
+  EXPECT_NEAR(perplexity(of_v), perplexity(plain), 1e-4 * perplexity(plain));
+  EXPECT_NE(score(" --kv-cache-dtype uint4 --v-hadamard-block 4"), score(" --kv-cache-dtype uint4"));
   EXPECT_NE(score(" --kv-cache-dtype uint4 --hadamard-block 4"), score(" --kv-cache-dtype uint4"));
   EXPECT_NE(score(" --kv-cache-dtype uint4 --hadamard-block 4"), score(" --kv-cache-dtype uint4 --hadamard-block 2"));
   EXPECT_NE(
@@ -320,6 +324,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"--model MODEL --prompt x --hadamard-block 3", 1,
                 "the Hadamard block is 3: it must be a power of two in 2..512 that divides head_dim, "},
         BadCase{"--model MODEL --prompt x --hadamard-block 512", 1, "the Hadamard block is 512: it must be a power of two"},
+        BadCase{"--model MODEL --prompt x --v-hadamard-block 3", 1, "the Hadamard block of V is 3: it must be a power of two"},
         BadCase{"--model MODEL --prompt x --prompt-file y", 2, "exclude each other"},
         BadCase{"--model MODEL --prompt-file /nowhere", 1, "--prompt-file /nowhere: there is no such file"},
         BadCase{"--model MODEL --score /nowhere", 1, "--score /nowhere: there is no such file"},
@@ -363,6 +368,7 @@ TEST(Generate, NumbersAreDecimalAndInRange) {
       {"--max-tokens", true, {"0", "1e9", "1.5", "2147483648", "99999999999999999999"}},
       {"--page-size", false, {"0", "1025", "16.0", "0x1", "-1"}},
       {"--hadamard-block", false, {"513", "16.0", "0x1", "-1"}},
+      {"--v-hadamard-block", false, {"513", "16.0", "0x1", "-1"}},
       {"--context", false, {"1.5", "9223372036854775808", "0x1", "-1"}},
       {"--seed", true, {"1.0", "18446744073709551616"}},
       {"--top-k", true, {"1.5", "2147483648"}},

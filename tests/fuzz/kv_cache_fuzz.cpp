@@ -1,5 +1,6 @@
 // kvcache: KvCache against a model of it (tests/support/kv_model.h), with any sequence of calls, and calls that break the
 // contract among them; KvStorage, its copies of pages and its sizing with any configuration.
+#include <prologue/kernels/base/kv_types.h>
 #include <prologue/kvcache/kv_cache.h>
 #include <prologue/kvcache/kv_storage.h>
 
@@ -97,7 +98,8 @@ StoragePart part_of(const PagedKvView& view, int part) {
   const PagedHeads& side = part % 2 == 0 ? view.k : view.v;
   const int64_t heads = num_slots(view) * view.num_kv_heads;
   if (part < 2) return {side.data, heads * side.head_dim * dtype_bits(side.format.type) / 8};
-  return {side.scale, heads * scales_of_head(side.format) * 4};
+  const int64_t bytes = heads * KvStorageConfig::scale_bytes_per_head(side.format, side.head_dim);
+  return {is_block_scaled(side.format) ? static_cast<void*>(side.block_scale) : side.scale, bytes};
 }
 
 // Whatever the configuration is, sizing returns an error, or pages that take no more than num_bytes.
@@ -129,14 +131,18 @@ bool run_storage(Choices& choices) {
   if (choices.chance(4)) config.v_head_dim = choices.head_dim();
   constexpr DType kTypes[] = {DType::f32,      DType::f16,  DType::bf16, DType::fp8_e4m3,
                               DType::fp8_e5m2, DType::int8, DType::int4, DType::uint4};
-  config.k_type = type_of(choices, kTypes);
+  const auto any_format = [&]() -> KvFormat {
+    if (choices.chance(3)) return kv_format_of(choices.chance(2) ? "nvfp4" : choices.chance(2) ? "mxfp8" : "mxfp4");
+    return computed_format(type_of(choices, kTypes));
+  };
+  config.k_format = any_format();
   if (choices.chance(3)) {
     for (int64_t i = choices.integer(1, 3); i > 0; --i) config.pages_of_group.push_back(choices.size(1, 4));
     for (int64_t i = 0; i < std::min<int64_t>(config.num_layers, 9); ++i) {
       config.group_of_layer.push_back(static_cast<int32_t>(choices.size(0, config.num_groups() - 1)));
     }
   }
-  if (choices.chance(2)) config.v_type = type_of(choices, kTypes);
+  if (choices.chance(2)) config.v_format = any_format();
   check_sizing(choices, config);
   int64_t bytes = config.num_pages;
   if (!config.pages_of_group.empty()) bytes = *std::max_element(config.pages_of_group.begin(), config.pages_of_group.end());

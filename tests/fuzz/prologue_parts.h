@@ -231,7 +231,7 @@ inline void damage_options(Choices& choices, AttentionPrologueParams& p) {
   Rope& r = p.rope;
   damage(choices, r.style), damage(choices, r.source), damage(choices, r.past_table), damage(choices, r.attention_factor);
   damage(choices, r.rotary_dim), damage(choices, r.rotary_offset), damage(choices, r.num_blocks), damage(choices, r.num_axes);
-  damage(choices, p.hadamard_block), damage(choices, p.rounding);
+  damage(choices, p.hadamard_block), damage(choices, p.v_hadamard_block), damage(choices, p.rounding);
   damage(choices, p.q_scale.constant), damage(choices, p.q_scale.by_position);
   damage(choices, p.q_scale.a), damage(choices, p.q_scale.b);
   damage(choices, p.k_constant), damage(choices, p.v_constant);

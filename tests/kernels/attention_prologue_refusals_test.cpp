@@ -547,10 +547,10 @@ std::vector<Refusal<AttentionPrologueParams>> refusals() {
 
       // These break the rules of the cache.
       {"unknown cache type", [](P& p) { p.cache.k.format.type = p.cache.v.format.type = kNoType; }, missing,
-       "cache.k.format.type is the unknown type 99: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4 and "
-       "uint4"},
-      {"unknown scaling", [](P& p) { p.cache.k.format.scaling = p.cache.v.format.scaling = static_cast<KvScaling>(4); }, missing,
-       "cache.k.format.scaling is 4: supported are none, tensor, head and token_head"},
+       "cache.k.format.type is the unknown type 99: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4, "
+       "uint4 and fp4_e2m1"},
+      {"unknown scaling", [](P& p) { p.cache.k.format.scaling = p.cache.v.format.scaling = static_cast<KvScaling>(6); }, missing,
+       "cache.k.format.scaling is 6: supported are none, tensor, head, token_head, mx and nv"},
       {"a float cache with scales", [](P& p) { p.cache.k.format.scaling = p.cache.v.format.scaling = KvScaling::head; }, invalid,
        "cache.k.format.scaling is given, but the type is float32: float types have no scales"},
       {"an integer cache without scales", [](P& p) { p.cache.k.format.type = p.cache.v.format.type = DType::int4; }, invalid,

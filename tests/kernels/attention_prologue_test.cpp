@@ -190,11 +190,11 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
         r.positions.axis_stride = p.places.position_axis_stride;
         return rotary(r, execution);
       };
-      const auto transform = [&](const MutableHeadsView& x, int64_t heads) {
+      const auto transform = [&](const MutableHeadsView& x, int64_t heads, int64_t dim, int64_t block) {
         HadamardParams h;
-        h.num_tokens = c.num_tokens, h.num_heads = heads, h.head_dim = c.head_dim, h.dtype = p.dtype;
-        h.x = as_input(x), h.y = x, h.block = c.hadamard_block, h.positions = p.places.positions;
-        return c.hadamard_block == 0 ? Status() : hadamard(h, execution);
+        h.num_tokens = c.num_tokens, h.num_heads = heads, h.head_dim = dim, h.dtype = p.dtype;
+        h.x = as_input(x), h.y = x, h.block = block, h.positions = p.places.positions;
+        return block == 0 ? Status() : hadamard(h, execution);
       };
       const auto multiply = [&](const MutableHeadsView& x, int64_t dim, float constant) {
         QueryScaleParams s;
@@ -214,8 +214,9 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
       PROLOGUE_RETURN_IF_ERROR(rotate(k, kv_heads, k_heads_of));
       PROLOGUE_RETURN_IF_ERROR(norm_if(after, q, q_heads, p.q_norm, p.q_out));
       PROLOGUE_RETURN_IF_ERROR(norm_if(after, k, kv_heads, p.k_norm, k_heads_of));
-      PROLOGUE_RETURN_IF_ERROR(transform(p.q_out, q_heads));
-      PROLOGUE_RETURN_IF_ERROR(transform(k_heads_of, kv_heads));
+      PROLOGUE_RETURN_IF_ERROR(transform(p.q_out, q_heads, c.head_dim, c.hadamard_block));
+      PROLOGUE_RETURN_IF_ERROR(transform(k_heads_of, kv_heads, c.head_dim, c.hadamard_block));
+      PROLOGUE_RETURN_IF_ERROR(transform(dense(v, kv_heads, c.v_width()), kv_heads, c.v_width(), c.v_hadamard_block));
       PROLOGUE_RETURN_IF_ERROR(multiply(k_heads_of, c.head_dim, p.k_constant));
       PROLOGUE_RETURN_IF_ERROR(multiply(dense(v, kv_heads, c.v_width()), c.v_width(), p.v_constant));
       return kv_write(

@@ -897,10 +897,10 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.dtype = DType::f16, p.sinks = p.seq_lens, p.sinks_type = DType::bf16; }, kUnsupported,
        "sinks_type is bfloat16: supported are float32 and dtype, float16"},
       {[](P& p) { p.kv.k.format.type = p.kv.v.format.type = kNoType; }, kUnsupported,
-       "cache.k.format.type is the unknown type 99: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4 and "
-       "uint4"},
-      {[](P& p) { p.kv.k.format.scaling = p.kv.v.format.scaling = static_cast<KvScaling>(4); }, kUnsupported,
-       "cache.k.format.scaling is 4: supported are none, tensor, head and token_head"},
+       "cache.k.format.type is the unknown type 99: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4, "
+       "uint4 and fp4_e2m1"},
+      {[](P& p) { p.kv.k.format.scaling = p.kv.v.format.scaling = static_cast<KvScaling>(6); }, kUnsupported,
+       "cache.k.format.scaling is 6: supported are none, tensor, head, token_head, mx and nv"},
       {[](P& p) { p.kv.k.format.scaling = p.kv.v.format.scaling = KvScaling::tensor; }, kInvalid,
        "cache.k.format.scaling is given, but the type is float32: float types have no scales"},
       {[](P& p) { p.kv.k.format.type = p.kv.v.format.type = DType::int8; }, kInvalid,

@@ -515,7 +515,8 @@ TEST_P(ReropeTest, RefusesWithASentence) {
       {[](P& p) { p.hadamard_block = 12; },
        "hadamard_block is 12: it must be a power of two in 2..512 that divides head_dim, 16"},
       {[](P& p) { p.cache.k.format.type = DType::f64; }, kUnsupported,
-       "cache.k.format.type is float64: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4 and uint4"},
+       "cache.k.format.type is float64: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4, uint4 and "
+       "fp4_e2m1"},
       {[](P& p) { p.cache.k.format.scaling = KvScaling::tensor; },
        "cache.k.format.scaling is given, but the type is float32: float types have no scales"},
       {[](P& p) { p.cache.page_size = 0; }, "cache.page_size is 0: it must lie in 1..1048576"},

@@ -20,7 +20,7 @@ namespace prologue {
 namespace {
 
 TEST(KvStorage, LayersAndTensorsDoNotOverlap) {
-  const KvStorageConfig config{2, 3, 4, 2, 8, DType::bf16};
+  const KvStorageConfig config{2, 3, 4, 2, 8, computed_format(DType::bf16)};
   auto storage = KvStorage::create(config, Device::cpu);
   ASSERT_TRUE(storage.ok());
   const int64_t tensor_bytes = 3 * 4 * 2 * 8 * 2;
@@ -34,7 +34,7 @@ TEST(KvStorage, LayersAndTensorsDoNotOverlap) {
 // Data and scales of every layer are apart, aligned, and what bytes_per_page says; a float cache has no scales.
 TEST(KvStorage, QuantisedTypesHaveScales) {
   for (const DType type : {DType::fp8_e4m3, DType::fp8_e5m2, DType::int8, DType::int4}) {
-    const KvStorageConfig config{2, 3, 5, 1, 6, type};
+    const KvStorageConfig config{2, 3, 5, 1, 6, computed_format(type)};
     auto storage = KvStorage::create(config, Device::cpu);
     ASSERT_TRUE(storage.ok());
     const int64_t data_bytes = 3 * 5 * 6 * dtype_bits(type) / 8, scale_bytes = 3 * 5 * 4;
@@ -60,7 +60,7 @@ TEST(KvStorage, QuantisedTypesHaveScales) {
               static_cast<unsigned char*>(storage->memory().data()) + storage->memory().size_bytes());
     EXPECT_LE(storage->memory().size_bytes(), config.bytes_per_page() * 3 + 8 * 15);  // gaps behind 8 arrays
   }
-  auto storage = KvStorage::create({1, 1, 1, 1, 2, DType::f16}, Device::cpu);
+  auto storage = KvStorage::create({1, 1, 1, 1, 2, computed_format(DType::f16)}, Device::cpu);
   ASSERT_TRUE(storage.ok());
   EXPECT_EQ(storage->layer(0).k.format.scaling, KvScaling::none);
   EXPECT_EQ(storage->layer(0).k.scale, nullptr);
@@ -71,7 +71,7 @@ TEST(KvStorage, KAndVHaveTypesOfTheirOwn) {
   constexpr DType kTypes[] = {DType::f32, DType::f16, DType::fp8_e4m3, DType::int8, DType::int4, DType::uint4};
   for (const DType k : kTypes) {
     for (const DType v : kTypes) {
-      const KvStorageConfig config{3, 3, 5, 1, 6, k, v};
+      const KvStorageConfig config{3, 3, 5, 1, 6, computed_format(k), computed_format(v)};
       const KvStorage storage = KvStorage::create(config, Device::cpu).value();
       int64_t total = 0;
       const unsigned char* end = nullptr;
@@ -101,21 +101,21 @@ TEST(KvStorage, KAndVHaveTypesOfTheirOwn) {
       EXPECT_LE(end, static_cast<unsigned char*>(storage.memory().data()) + storage.memory().size_bytes());
     }
   }
-  EXPECT_EQ(KvStorage::create({1, 1, 1, 1, 3, DType::int8, DType::uint4}, Device::cpu).status().message(),
+  EXPECT_EQ(KvStorage::create({1, 1, 1, 1, 3, computed_format(DType::int8), computed_format(DType::uint4)}, Device::cpu).status().message(),
             "KV cache: head_dim is 3: it must be even, two channels of uint4 share a byte");
   EXPECT_EQ(
-      KvStorage::create({1, 1, 1, 1, 2, DType::int8, DType::int16}, Device::cpu).status().message(),
-      "KV cache: the type of V is int16: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4 and uint4");
+      KvStorage::create({1, 1, 1, 1, 2, computed_format(DType::int8), computed_format(DType::int16)}, Device::cpu).status().message(),
+      "KV cache: the format of V is int16 with scaling 0: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4, uint4, mxfp8, mxfp4 and nvfp4, with computed scales");
 }
 
 TEST(KvStorage, VMayHaveAHeadDimOfItsOwn) {
   for (const int64_t v_head_dim : {2, 8, 12}) {
     for (const DType type : {DType::f32, DType::bf16, DType::int8, DType::uint4}) {
-      KvStorageConfig config{2, 3, 5, 2, 8, type};
+      KvStorageConfig config{2, 3, 5, 2, 8, computed_format(type)};
       config.v_head_dim = v_head_dim;
       const KvStorage storage = KvStorage::create(config, Device::cpu).value();
       const int64_t k_bytes = 3 * 5 * 2 * 8 * dtype_bits(type) / 8, v_bytes = 3 * 5 * 2 * v_head_dim * dtype_bits(type) / 8;
-      const int64_t scale_bytes = 3 * 5 * 2 * 4 * scales_of_head(config.v_format());
+      const int64_t scale_bytes = 3 * 5 * 2 * 4 * scales_of_head(config.format_of_v());
       EXPECT_EQ(config.bytes_per_page() * 3, 2 * (k_bytes + v_bytes + 2 * scale_bytes));
       std::vector<std::pair<const unsigned char*, int64_t>> arrays;
       for (const int64_t layer : {0, 1}) {
@@ -138,7 +138,7 @@ TEST(KvStorage, VMayHaveAHeadDimOfItsOwn) {
       EXPECT_LE(end, static_cast<unsigned char*>(storage.memory().data()) + storage.memory().size_bytes());
     }
   }
-  KvStorageConfig config{1, 1, 1, 1, 2, DType::uint4};
+  KvStorageConfig config{1, 1, 1, 1, 2, computed_format(DType::uint4)};
   config.v_head_dim = 3;
   EXPECT_EQ(KvStorage::create(config, Device::cpu).status().message(),
             "KV cache: v_head_dim is 3: it must be even, two channels of uint4 share a byte");
@@ -150,7 +150,7 @@ TEST(KvStorage, VMayHaveAHeadDimOfItsOwn) {
 
 TEST(KvStorage, LayersThatDoNotExistHaveEmptyViews) {
   const KvStorage none;
-  const KvStorage storage = KvStorage::create({2, 3, 4, 2, 8, DType::int8}, Device::cpu).value();
+  const KvStorage storage = KvStorage::create({2, 3, 4, 2, 8, computed_format(DType::int8)}, Device::cpu).value();
   for (const int64_t layer : {int64_t{2}, int64_t{-1}, INT64_MAX, INT64_MIN}) {
     EXPECT_EQ(storage.layer(layer).k.data, nullptr);
     EXPECT_EQ(num_slots(storage.layer(layer)), 0);
@@ -159,7 +159,7 @@ TEST(KvStorage, LayersThatDoNotExistHaveEmptyViews) {
 }
 
 TEST(KvStorage, SizesAreChecked) {
-  KvStorageConfig config{2, 0, 4, 2, 8, DType::f32};
+  KvStorageConfig config{2, 0, 4, 2, 8, computed_format(DType::f32)};
   EXPECT_EQ(KvStorage::create(config, Device::cpu).status().message(), "KV cache: num_pages is 0: it must be at least 1");
   config.num_pages = 1;
   config.num_layers = int64_t{1} << 46;
@@ -167,20 +167,20 @@ TEST(KvStorage, SizesAreChecked) {
   config.num_layers = 2;
   config.num_pages = int64_t{1} << 60;
   EXPECT_EQ(KvStorage::create(config, Device::cpu).status().code(), StatusCode::resource_exhausted);
-  EXPECT_EQ(KvStorage::create({1, 1, 1, 1, 3, DType::int4}, Device::cpu).status().message(),
+  EXPECT_EQ(KvStorage::create({1, 1, 1, 1, 3, computed_format(DType::int4)}, Device::cpu).status().message(),
             "KV cache: head_dim is 3: it must be even, two channels of int4 share a byte");
   EXPECT_EQ(
-      KvStorage::create({1, 1, 1, 1, 2, DType::unset}, Device::cpu).status().message(),
-      "KV cache: the type of K is unset: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4 and uint4");
+      KvStorage::create({1, 1, 1, 1, 2, computed_format(DType::unset)}, Device::cpu).status().message(),
+      "KV cache: the format of K is unset with scaling 0: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4, uint4, mxfp8, mxfp4 and nvfp4, with computed scales");
   EXPECT_EQ(
-      KvStorage::create({1, 1, 1, 1, 2, test::kNoType}, Device::cpu).status().message(),
-      "KV cache: the type of K is unknown: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4 and uint4");
+      KvStorage::create({1, 1, 1, 1, 2, computed_format(test::kNoType)}, Device::cpu).status().message(),
+      "KV cache: the format of K is unknown with scaling 0: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4, uint4, mxfp8, mxfp4 and nvfp4, with computed scales");
 }
 
 // ---- Layer groups
 
-KvStorageConfig three_layers_in_two_groups(DType k_type, DType v_type) {
-  KvStorageConfig config{3, 0, 4, 2, 8, k_type, v_type};
+KvStorageConfig three_layers_in_two_groups(const KvFormat& k_format, const KvFormat& v_format, int64_t head_dim = 8) {
+  KvStorageConfig config{3, 0, 4, 2, head_dim, k_format, v_format};
   config.group_of_layer = {1, 0, 1};
   config.pages_of_group = {5, 3};
   return config;
@@ -197,7 +197,8 @@ std::vector<Part> parts_of(const PagedKvView& view) {
   const int64_t heads = view.page_size * view.num_kv_heads;
   for (const PagedHeads* side : {&view.k, &view.v}) {
     parts.push_back({static_cast<unsigned char*>(side->data), heads * side->head_dim * dtype_bits(side->format.type) / 8});
-    parts.push_back({reinterpret_cast<unsigned char*>(side->scale), heads * scales_of_head(side->format) * 4});
+    const int64_t bytes = heads * KvStorageConfig::scale_bytes_per_head(side->format, side->head_dim);
+    parts.push_back({is_block_scaled(side->format) ? side->block_scale : reinterpret_cast<unsigned char*>(side->scale), bytes});
   }
   return parts;
 }
@@ -205,15 +206,15 @@ std::vector<Part> parts_of(const PagedKvView& view) {
 TEST(KvTypes, AreFoundByTheirNames) {
   for (const DType type :
        {DType::f32, DType::f16, DType::bf16, DType::fp8_e4m3, DType::fp8_e5m2, DType::int8, DType::int4, DType::uint4}) {
-    EXPECT_EQ(kv_type_of(dtype_name(type)), type);
+    EXPECT_EQ(kv_format_of(dtype_name(type)).type, type);
   }
   for (const char* name : {"", "float64", "int16", "uint8", "unset", "FLOAT32", "float32 "}) {
-    EXPECT_EQ(kv_type_of(name), DType::unset) << name;
+    EXPECT_EQ(kv_format_of(name).type, DType::unset) << name;
   }
 }
 
 TEST(KvStorage, LayersHaveThePagesOfTheirGroup) {
-  const KvStorageConfig config = three_layers_in_two_groups(DType::int8, DType::uint4);
+  const KvStorageConfig config = three_layers_in_two_groups(computed_format(DType::int8), computed_format(DType::uint4));
   const KvStorage storage = KvStorage::create(config, Device::cpu).value();
   EXPECT_EQ(storage.layer(0).num_pages, 3);
   EXPECT_EQ(storage.layer(1).num_pages, 5);
@@ -237,7 +238,7 @@ TEST(KvStorage, LayersHaveThePagesOfTheirGroup) {
 
 TEST(KvStorage, GroupsAreChecked) {
   const auto message = [](const auto& change) {
-    KvStorageConfig config = three_layers_in_two_groups(DType::f16, DType::f16);
+    KvStorageConfig config = three_layers_in_two_groups(computed_format(DType::f16), computed_format(DType::f16));
     change(config);
     return KvStorage::create(config, Device::cpu).status().message();
   };
@@ -263,9 +264,10 @@ INSTANTIATE_TEST_SUITE_P(Backends, KvStorageCopies, ::testing::Values(test::Back
 // Every byte of the memory is known before; afterwards the named pages are equal, in order, and nothing else has changed.
 TEST_P(KvStorageCopies, CopyKAndVAndScalesOfEveryLayerOfTheGroup) {
   const Execution execution{test::backend_device(GetParam()), 1, nullptr};
-  for (const auto& [k_type, v_type] :
-       {std::pair{DType::f32, DType::bf16}, {DType::fp8_e4m3, DType::f16}, {DType::int8, DType::uint4}}) {
-    const KvStorage storage = KvStorage::create(three_layers_in_two_groups(k_type, v_type), execution.device).value();
+  for (const auto& [k_name, v_name] :
+       {std::pair{"float32", "bfloat16"}, {"fp8_e4m3", "float16"}, {"int8", "uint4"}, {"mxfp8", "nvfp4"}, {"mxfp4", "int8"}}) {
+    const KvStorageConfig config = three_layers_in_two_groups(kv_format_of(k_name), kv_format_of(v_name), 32);
+    const KvStorage storage = KvStorage::create(config, execution.device).value();
     std::vector<unsigned char> expected(static_cast<size_t>(storage.memory().size_bytes()));
     for (size_t i = 0; i < expected.size(); ++i) expected[i] = static_cast<unsigned char>(i * 31 + i / 256);
     ASSERT_TRUE(copy_to_device(storage.memory().data(), expected.data(), storage.memory().size_bytes(), execution).ok());
@@ -284,12 +286,12 @@ TEST_P(KvStorageCopies, CopyKAndVAndScalesOfEveryLayerOfTheGroup) {
     }
     std::vector<unsigned char> got(expected.size());
     ASSERT_TRUE(copy_to_host(got.data(), storage.memory().data(), storage.memory().size_bytes(), execution).ok());
-    EXPECT_EQ(got, expected) << dtype_name(k_type) << ", " << dtype_name(v_type);
+    EXPECT_EQ(got, expected) << k_name << ", " << v_name;
   }
 }
 
 TEST(KvStorage, CopiesAreCheckedBeforeAnyIsMade) {
-  const KvStorage storage = KvStorage::create(three_layers_in_two_groups(DType::f32, DType::f32), Device::cpu).value();
+  const KvStorage storage = KvStorage::create(three_layers_in_two_groups(computed_format(DType::f32), computed_format(DType::f32)), Device::cpu).value();
   std::memset(storage.memory().data(), 1, static_cast<size_t>(storage.memory().size_bytes()));
   std::memset(storage.layer(1).k.data, 2, 1);
   const auto message = [&](const PageCopy& wrong) { return storage.copy_pages({{0, 0, 1}, wrong}, {Device::cpu, 1}).message(); };
@@ -309,7 +311,7 @@ TEST(KvStorage, CopiesAreCheckedBeforeAnyIsMade) {
 
 TEST(KvSizing, OneGroupTakesAsManyPagesAsFit) {
   for (const DType type : {DType::f16, DType::int8, DType::uint4}) {
-    KvStorageConfig config{3, 0, 4, 2, 6, type};
+    KvStorageConfig config{3, 0, 4, 2, 6, computed_format(type)};
     const KvSizing sizing{{}, 1, 1};
     for (const int64_t bytes : {10'000, 10'001, 54'321, 1'000'000}) {
       const auto pages = pages_that_fit(config, sizing, bytes);
@@ -324,7 +326,7 @@ TEST(KvSizing, OneGroupTakesAsManyPagesAsFit) {
 }
 
 TEST(KvSizing, WindowsTakeWhatTheirSequencesCanHold) {
-  KvStorageConfig config = three_layers_in_two_groups(DType::f16, DType::f16);
+  KvStorageConfig config = three_layers_in_two_groups(computed_format(DType::f16), computed_format(DType::f16));
   config.pages_of_group = {};
   const int64_t page_bytes = config.bytes_per_page(0);  // group 1 has twice as many layers
   // Little memory: the group with a window has no more pages than the other one.
@@ -340,7 +342,7 @@ TEST(KvSizing, WindowsNeverRunOut) {
   for (const int64_t page_size : {1, 3, 4, 16}) {
     for (const int64_t window : {1, 2, 5, 16, 17}) {
       for (const int64_t step : {1, 7, 40}) {
-        KvStorageConfig config{1, 0, page_size, 1, 2, DType::f32};
+        KvStorageConfig config{1, 0, page_size, 1, 2, computed_format(DType::f32)};
         const std::vector<int64_t> pages = pages_that_fit(config, {{window}, 3, step}, int64_t{1} << 40).value();
         KvCache cache = KvCache::create({page_size, {{pages[0], window}}}).value();
         std::vector<SequenceId> ids;
@@ -363,7 +365,7 @@ TEST(KvSizing, WindowsNeverRunOut) {
 }
 
 TEST(KvSizing, IsChecked) {
-  const KvStorageConfig config{2, 0, 4, 2, 8, DType::f16};
+  const KvStorageConfig config{2, 0, 4, 2, 8, computed_format(DType::f16)};
   EXPECT_EQ(pages_that_fit(config, {{}, 1, 1}, 511).status().message(),
             "KV cache: num_bytes is 511: one page of each group takes 512");
   EXPECT_EQ(pages_that_fit(config, {{}, 1, 1}, 511).status().code(), StatusCode::resource_exhausted);

@@ -77,7 +77,8 @@ void expect_one_node_a_layer(const VariantModel& model, const Graph& fused) {
   const AttentionVariant& v = model.variant;
   EXPECT_EQ(count(fused, "attention_prologue"), v.has_steps() ? v.num_layers : 0);
   EXPECT_EQ(count(fused, "kv_write"), v.has_steps() ? 0 : v.num_layers);
-  for (const char* kind : {"heads_norm", "rope", "hadamard", "query_scale"}) EXPECT_EQ(count(fused, kind), 0) << kind;
+  for (const char* kind : {"heads_norm", "rope", "query_scale"}) EXPECT_EQ(count(fused, kind), 0) << kind;
+  EXPECT_EQ(count(fused, "hadamard"), v.v_hadamard_block == 0 ? 0 : v.num_layers);              // of attention's output
   EXPECT_EQ(count(fused, "add_bias"), v.joint_bias && v.gated ? v.num_layers : 0);  // of the gate, too
   EXPECT_EQ(count(fused, "gate"), v.gated ? v.num_layers : 0);
   EXPECT_EQ(count(fused, "gather_cos_sin"), count(model.graph, "gather_cos_sin"));

@@ -60,7 +60,7 @@ struct PrologueInput {
   int64_t num_pages = 0;
   int64_t page_size = 1;
 
-  int64_t hadamard_block = 0;  // 0: none
+  int64_t hadamard_block = 0, v_hadamard_block = 0;  // 0: none
 
   double q_constant = 1.0;
   int q_by_position = 0;  // 1: llama4, 2: logn
@@ -167,8 +167,7 @@ inline void rotate(Row& row, int64_t heads, const PrologueInput& in, int64_t tok
 
 // Each block of channels times the Hadamard matrix, whose element (i, j) is 1 if i and j have an even number of bits in common, else
 // -1, over the square root of the block.
-inline void hadamard(Row& row, const PrologueInput& in) {
-  const int64_t block = in.hadamard_block;
+inline void hadamard(Row& row, int64_t block, const PrologueInput& in) {
   if (block == 0) return;
   const double root = std::sqrt(static_cast<double>(block));
   const double sums =
@@ -321,7 +320,7 @@ inline PrologueOutput attention_prologue(const PrologueInput& in) {
       if (norm.enabled && !norm.after_rotation) normalize(row, norm, in.head_dim), round_step(row, in);
       if (!past_table) rotate(row, heads, in, t, positions);
       if (norm.enabled && norm.after_rotation) normalize(row, norm, in.head_dim), round_step(row, in);
-      hadamard(row, in);
+      hadamard(row, in.hadamard_block, in);
       return row;
     };
     out.q.back() = transform(load(in.q, in.q_bias, t, in.num_q_heads * in.head_dim, in), in.q_norm, in.num_q_heads);
@@ -335,6 +334,7 @@ inline PrologueOutput attention_prologue(const PrologueInput& in) {
       const int64_t v_dim = in.v_head_dim > 0 ? in.v_head_dim : in.head_dim;
       Row row = load(in.v, in.v_bias, t, in.num_kv_heads * v_dim, in);
       if (in.v_norm.enabled) normalize(row, in.v_norm, v_dim), round_step(row, in);
+      hadamard(row, in.v_hadamard_block, in);
       multiply(row, in.v_constant, in);
       out.v.back() = row;
     }

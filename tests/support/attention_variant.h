@@ -40,7 +40,7 @@ struct AttentionVariant {
   RopeSource source = RopeSource::table;
   int64_t num_axes = 1;
   PastTable past_table = PastTable::record;
-  int64_t hadamard_block = 0;
+  int64_t hadamard_block = 0, v_hadamard_block = 0;
   QueryScale q_scale = {};
   float k_constant = 1.0f, v_constant = 1.0f;
   int64_t v_head_dim = 0;  // 0: head_dim
@@ -58,7 +58,7 @@ struct AttentionVariant {
   bool has_steps() const {
     const bool scaled =
         q_scale.constant != 1.0f || q_scale.by_position != PositionScale::none || k_constant != 1.0f || v_constant != 1.0f;
-    return biased() || normed() || rotary_dim > 0 || v_norm || hadamard_block != 0 || scaled;
+    return biased() || normed() || rotary_dim > 0 || v_norm || hadamard_block != 0 || v_hadamard_block != 0 || scaled;
   }
   int64_t v_width() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
   int64_t gate_width() const { return gated ? num_q_heads * v_width() : 0; }
@@ -75,7 +75,7 @@ struct AttentionVariant {
                    static_cast<int>(norm_of_k().scope), "/", norm_of_k().eps, " v_norm=", v_norm, " v_from_k=", v_from_k,
                    " rope=", rotary_dim, "@", rotary_offset, " ", rope_style_name(style), " inverse=", inverse,
                    " source=", static_cast<int>(source), " axes=", num_axes, " past=", static_cast<int>(past_table),
-                   " hadamard=", hadamard_block, " q_scale=", q_scale.constant, "/", static_cast<int>(q_scale.by_position),
+                   " hadamard=", hadamard_block, "/", v_hadamard_block, " q_scale=", q_scale.constant, "/", static_cast<int>(q_scale.by_position),
                    " kv_constants=", k_constant, "/", v_constant, " Dv=", v_head_dim, " cap=", soft_cap, " window=", window,
                    " chunk=", chunk, " sinks=", sinks, float_sinks, " gated=", gated, " seed=", seed);
   }
@@ -137,6 +137,8 @@ inline std::vector<AttentionVariant> listed_variants() {
   add([](V& v) {
     v.hadamard_block = 8, v.norm = NormPlacement::after_rope, v.v_from_k = v.k_bias = true, v.q_scale.constant = 0.5f;
   });
+  add([](V& v) { v.v_hadamard_block = 16; });
+  add([](V& v) { v.hadamard_block = 8, v.v_hadamard_block = 4, v.v_norm = v.v_bias = true, v.v_constant = 0.5f, v.v_head_dim = 24; });
   add([](V& v) { v.q_scale.constant = 0.37f; });
   add([](V& v) { v.q_scale.by_position = PositionScale::llama4, v.q_scale.a = 0.1f, v.q_scale.b = 3.0f, v.rotary_dim = 0; });
   add([](V& v) { v.q_scale.by_position = PositionScale::logn, v.q_scale.b = 4.0f, v.norm = NormPlacement::after_rope; });
@@ -201,6 +203,7 @@ inline AttentionVariant random_variant(uint64_t seed) {
     v.q_scale.by_position = PositionScale::logn, v.q_scale.b = 4.0f;
   if (chance(4)) v.hadamard_block = v.head_dim == 46 ? 2 : int64_t{1} << random.integer(1, 3);
   if (chance(4) && !v.v_from_k) v.v_head_dim = 2 * random.integer(1, 40);
+  if (chance(4)) v.v_hadamard_block = 2;
   if (chance(3)) v.soft_cap = static_cast<float>(random.integer(1, 4));
   if (chance(3)) v.window = random.integer(1, 6);
   if (chance(3)) v.chunk = random.integer(1, 6);
@@ -355,6 +358,7 @@ struct VariantModel {
     if (variant.v_norm) layer.v_norm.norm.placement = NormPlacement::before_rope;
     layer.v_from_k = variant.v_from_k;
     layer.hadamard_block = variant.hadamard_block;
+    layer.v_hadamard_block = variant.v_hadamard_block;
     layer.q_scale = variant.q_scale;
     layer.k_constant = variant.k_constant, layer.v_constant = variant.v_constant;
     layer.v_head_dim = variant.v_head_dim;

@@ -22,7 +22,7 @@ std::string PrologueCase::describe() const {
                   " source=", static_cast<int>(source), "/", dtype_name(rope_type), rope_apart, "+", rope_holes,
                   " blocks=", num_blocks, block_axes, " factor=", attention_factor, " axes=", num_axes,
                   interleaved_axes ? "i" : "s", " max=", max_position, "/", static_cast<int>(past_table),
-                  " hadamard=", hadamard_block, " q_scale=", q_scale.constant, "/", static_cast<int>(q_scale.by_position),
+                  " hadamard=", hadamard_block, "/", v_hadamard_block, " q_scale=", q_scale.constant, "/", static_cast<int>(q_scale.by_position),
                   " kv_constants=", k_constant, "/", v_constant);
   text += str_cat(" per_step=", per_step, " derive=", derive_positions, derive_slots, " after=", lengths_after,
                   " pages=", static_cast<int>(page_form), " ring=", ring_size, " offsets=", static_cast<int>(offsets),
@@ -131,6 +131,7 @@ void set_options(const PrologueCase& c, AttentionPrologueParams& params) {
   if (c.v_norm) params.v_norm.placement = NormPlacement::before_rope, params.v_norm.eps = c.v_eps;
   set_rope(c, params.rope);
   params.hadamard_block = c.hadamard_block;
+  params.v_hadamard_block = c.v_hadamard_block;
   params.q_scale = c.q_scale;
   params.k_constant = c.k_constant;
   params.v_constant = c.v_constant;

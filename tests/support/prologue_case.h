@@ -67,7 +67,7 @@ struct PrologueCase {
   PastTable past_table = PastTable::record;
   bool no_faults = false;  // `faults` is null
 
-  int64_t hadamard_block = 0;
+  int64_t hadamard_block = 0, v_hadamard_block = 0;
   QueryScale q_scale;
   float k_constant = 1.0f, v_constant = 1.0f;
   bool per_step = false;
@@ -129,7 +129,7 @@ struct PrologueCase {
   bool has_sequences() const { return derive_positions || derive_slots; }
   CaseNorm norm_of_q() const { return {norm, norm_kind, norm_scope, weights, norm_bias, float_weights, weight_offset, eps}; }
   CaseNorm norm_of_k() const;
-  bool copies_v() const { return !bias_v && !v_norm && v_constant == 1.0f; }
+  bool copies_v() const { return !bias_v && !v_norm && v_hadamard_block == 0 && v_constant == 1.0f; }
   int64_t rope_columns() const { return rotary_dim / (2 * num_blocks); }
 
   std::string describe() const;

@@ -403,6 +403,8 @@ std::vector<PrologueCase> make_feature_cases() {
     c.hadamard_block = 16, c.in_place = c.k_out = c.kv_in_place = true, c.past_table = PastTable::identity;
   });
   add([](PrologueCase& c) { c.hadamard_block = 16, c.values = Values::denormal; });
+  add([](PrologueCase& c) { c.hadamard_block = 64, c.v_hadamard_block = 16, c.v_norm = c.v_out = true, c.v_constant = 0.5f; });
+  add([](PrologueCase& c) { c.v_hadamard_block = 16, c.with_k = false, c.v_head_dim = 48, c.per_step = true; });
 
   // K and V are multiplied by constants.
   for (const auto& [k, v] : {std::pair{1.2f, 1.0f}, {1.0f, 0.707f}, {-0.5f, 3.0f}}) {

@@ -138,6 +138,7 @@ PrologueCase choose_case(Source& source, CaseOdds odds, const CaseSizes& sizes) 
   c.one_k_rope = coin(70);
   c = fit_rotation(c);
   if (seldom(17)) c.hadamard_block = any_hadamard_block(source, c.head_dim);
+  if (seldom(10)) c.v_hadamard_block = any_hadamard_block(source, c.v_width());
   if (seldom(10)) c.k_constant = coin(50) ? 1.2f : -0.0883f;
   if (seldom(10)) c.v_constant = coin(50) ? 0.707f : -3.0f;
   return c;

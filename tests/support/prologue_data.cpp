@@ -305,6 +305,7 @@ oracle::PrologueInput oracle_input(const PrologueCase& c, const PrologueData<T>&
   in.num_pages = data.num_pages;
   in.page_size = c.page_size;
   in.hadamard_block = c.hadamard_block;
+  in.v_hadamard_block = c.v_hadamard_block;
   in.q_constant = static_cast<double>(c.q_scale.constant);
   in.q_by_position = static_cast<int>(c.q_scale.by_position);
   in.q_a = static_cast<double>(c.q_scale.a);

@@ -175,6 +175,11 @@ void add_rotations(FeatureList& f) {
     both(str_cat("blocks of ", block), [&](PrologueCase& c) { c.hadamard_block = block; });
   }
   f.add("a head of 512 channels", [](PrologueCase& c) { c.head_dim = c.rotary_dim = c.hadamard_block = 512; });
+  f.row("HadamardOfV", "Hadamard transform of V, in blocks of 2 to 512 channels");
+  for (const int64_t block : {2, 16, 64}) {
+    both(str_cat("V in blocks of ", block), [&](PrologueCase& c) { c.v_hadamard_block = block; });
+  }
+  f.add("V of other channels than K", [](PrologueCase& c) { c.v_head_dim = 32, c.v_hadamard_block = 8, c.hadamard_block = 64; });
   f.row("QueryScale", "Q scaled by a constant, and by position (Llama 4, logn)");
   f.add("constant", [](PrologueCase& c) { c.q_scale.constant = 0.125f; });
   f.add("Llama 4", [](PrologueCase& c) { c.q_scale = {0.5f, PositionScale::llama4, 0.1f, 8.0f}; });

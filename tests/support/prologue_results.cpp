@@ -69,7 +69,9 @@ class Comparison {
 
  private:
   // Sums of few short numbers that an attention factor such as 0.8 multiplied lie beside boundaries of the rounding, not anywhere.
-  static bool sums_short_numbers(const PrologueCase& c) { return c.hadamard_block != 0 && c.attention_factor != 1.0f; }
+  static bool sums_short_numbers(const PrologueCase& c) { 
+    return (c.hadamard_block != 0 || c.v_hadamard_block != 0) && c.attention_factor != 1.0f;
+  }
   bool nearly_all_round_once() const {
     const auto inexact = [](const PrologueCase& c) { return c.sigmoid || sums_short_numbers(c); };
     return !case_.per_step && !inexact(case_) && std::none_of(case_.groups.begin(), case_.groups.end(), inexact);

@@ -122,6 +122,7 @@ std::optional<CallFacts> facts_of(const AttentionPrologueParams& p, int64_t vect
     head.out_alignment = alignment(cache.data, {strides.page, strides.token, strides.head}, dtype_bits(cache.format.type));
     if (cache.data == nullptr || cache.format.type == p.dtype) return;
     add_store(head, cache.format.type, cache.format.scaling);
+    packs = packs && !is_block_scaled(cache.format);
     packs = packs && (dtype_bits(cache.format.type) != 4 || packs_whole_vectors(cache, vector));
   };
   if (has_k(p)) side(k, p.cache.k, p.k_out);

@@ -141,16 +141,19 @@ Status validate(const KvWriteParams& params, const Execution& execution) {
   if (p.k.data == nullptr && p.v.data == nullptr) return invalid_argument(kName, ": k and v are both null");
   RegionChecks regions(kName);
   const auto add_side = [&](const char* name, const HeadsView& in, int64_t width, const PagedHeads& side, const Region& cache,
-                            const Region& scale) -> Status {
+                            const Region& scale, const Region& block_scale) -> Status {
     if (in.data == nullptr) return {};
     PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region(name, in, p.num_tokens, p.num_kv_heads, width, p.dtype)));
     PROLOGUE_RETURN_IF_ERROR(regions.write(cache));
+    PROLOGUE_RETURN_IF_ERROR(regions.write(block_scale));
     return side.format.scaling == KvScaling::token_head ? regions.write(scale) : regions.read(scale);
   };
   PROLOGUE_RETURN_IF_ERROR(add_side("k", p.k, p.head_dim, c.k, cache_region("cache.k.data", c.k, p.head_dim, c),
-                                    cache_scale_region("cache.k.scale", c.k, c)));
+                                    cache_scale_region("cache.k.scale", c.k, c),
+                                    cache_block_scale_region("cache.k.block_scale", c.k, p.head_dim, c)));
   PROLOGUE_RETURN_IF_ERROR(add_side("v", p.v, v_head_dim(c), c.v, cache_region("cache.v.data", c.v, v_head_dim(c), c),
-                                    cache_scale_region("cache.v.scale", c.v, c)));
+                                    cache_scale_region("cache.v.scale", c.v, c),
+                                    cache_block_scale_region("cache.v.block_scale", c.v, v_head_dim(c), c)));
   PROLOGUE_RETURN_IF_ERROR(check_slot_mapping_len(kName, p.slot_mapping_len, p.slot_mapping, p.num_tokens));
   PROLOGUE_RETURN_IF_ERROR(
       regions.read(index_region("slot_mapping", p.slot_mapping, slots_given(p.slot_mapping_len, p.num_tokens))));

@@ -75,6 +75,7 @@ inline HeadPlans head_plans(const AttentionPrologueParams& p) {
                      plan_of(p.v, p.num_kv_heads, v_head_dim(p), p.bias.v, p.v_norm, p.v_constant)};
   set_hadamard(plans.q, p.hadamard_block);
   set_hadamard(plans.k, p.hadamard_block);
+  set_hadamard(plans.v, p.v_hadamard_block);
   return plans;
 }
 

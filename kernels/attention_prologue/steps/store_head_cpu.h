@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include <prologue/kernels/base/host/head_cpu.h>
+#include <prologue/kernels/base/shared/block_scale.h>
 #include <prologue/kernels/base/shared/quantize.h>
 
 namespace prologue::cpu {
@@ -44,10 +45,32 @@ void quantize_values(const float* values, int64_t count, const AsymmetricScale& 
   }
 }
 
+// Stores a head of `count` values in a block-scaled format: its codes, and the scale of each block.
+inline void store_blocks(const PagedHeads& side, int64_t page, int64_t offset, int64_t head, const float* values, int64_t count) {
+  const KvFormat format = side.format;
+  const int64_t at = offset_in(side.strides, page, offset, head), channels = block_channels(format), num_blocks = count / channels;
+  const bool packed = dtype_bits(format.type) == 4;
+  uint8_t* const codes = static_cast<uint8_t*>(side.data) + (packed ? at / 2 : at);
+  uint8_t* const scales = side.block_scale + page * side.scale_strides.page + head * side.scale_strides.head;
+  const float tensor_scale = tensor_scale_of(format, side.scale);
+  for (int64_t block = 0; block < num_blocks; ++block) {
+    const float* const x = values + block * channels;
+    uint32_t largest = 0;
+    for (int64_t i = 0; i < channels; ++i) largest = std::max(largest, magnitude_bits(x[i]));
+    const BlockScale scale = block_scale_of(largest, format, tensor_scale);
+    scales[block_scale_offset(side.block_scale_layout, side.scale_strides.token, offset, block, num_blocks)] = scale.code;
+    const auto code = [&](int64_t i) { return quantize_in_block(x[i], scale.reciprocal, format.type); };
+    uint8_t* const y = codes + (packed ? block * channels / 2 : block * channels);
+    for (int64_t i = 0; !packed && i < channels; ++i) y[i] = code(i);
+    for (int64_t i = 0; packed && i < channels; i += 2) y[i / 2] = static_cast<uint8_t>(code(i) | code(i + 1) << 4);
+  }
+}
+
 // `side` is K or V of a cache, with its type resolved.
 template <class T>
 void write_head(const PagedHeads& side, int64_t page, int64_t offset, int64_t head, const FinishedHead<T>& finished) {
   const auto [cache_type, scaling] = side.format;
+  if (is_block_scaled(side.format)) return store_blocks(side, page, offset, head, finished.values, finished.width);
   const int64_t at = offset_in(side.strides, page, offset, head);
   const auto store_float = [&](auto type) {
     using U = decltype(type);

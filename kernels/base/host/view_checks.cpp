@@ -124,7 +124,9 @@ Region cache_scale_region(const char* name, const PagedHeads& side, const PagedK
   const int64_t size = sizeof(float);
   const PageStrides& strides = side.scale_strides;
   switch (side.format.scaling) {
-    case KvScaling::none: break;
+    case KvScaling::none:
+    case KvScaling::mx: break;
+    case KvScaling::nv: return array_region(name, side.scale, side.scale == nullptr ? 0 : 1, size);
     case KvScaling::tensor: return array_region(name, side.scale, 1, size);
     case KvScaling::head: return array_region(name, side.scale, cache.num_kv_heads, size);
     case KvScaling::token_head:
@@ -136,6 +138,17 @@ Region cache_scale_region(const char* name, const PagedHeads& side, const PagedK
               {bytes_of(strides.page, 32), bytes_of(strides.token, 32), bytes_of(strides.head, 32)}};
   }
   return array_region(name, side.scale, 0, size);
+}
+
+Region cache_block_scale_region(const char* name, const PagedHeads& side, int64_t head_dim, const PagedKvView& cache) {
+  if (!is_block_scaled(side.format)) return array_region(name, side.block_scale, 0, 1);
+  const PageStrides& strides = side.scale_strides;
+  return {name,
+          side.block_scale,
+          head_dim / block_channels(side.format),
+          1,
+          {cache.num_pages, cache.page_size, cache.num_kv_heads},
+          {strides.page, strides.token, strides.head}};
 }
 
 std::string dtype_text(DType type) {
@@ -332,14 +345,42 @@ PagedKvView resolved(const PagedKvView& cache, DType dtype) {
   return view;
 }
 
-Status check_format(const char* operation, const char* name, const PagedHeads& side) {
+namespace {
+
+// Checks what only block-scaled formats have, whose type and scaling are valid by themselves.
+Status check_blocks(const char* operation, const char* name, const PagedHeads& side, int64_t head_dim, int64_t page_size) {
+  const auto [type, scaling] = side.format;
+  const bool mx = scaling == KvScaling::mx;
+  if (type != DType::fp4_e2m1 && !(mx && type == DType::fp8_e4m3)) {
+    return unsupported(operation, ": ", name, ".format.scaling is ", mx ? "mx" : "nv", ", but the type is ", dtype_name(type),
+                       mx ? ": supported are fp8_e4m3 and fp4_e2m1" : ": supported is fp4_e2m1");
+  }
+  const int64_t channels = block_channels(side.format);
+  if (head_dim % channels != 0) {
+    return invalid_argument(operation, ": ", name, ".head_dim is ", head_dim, ": it must be a multiple of ", channels,
+                            ", the channels of a block of scaling ", mx ? "mx" : "nv");
+  }
+  switch (side.block_scale_layout) {
+    case BlockScaleLayout::linear: return {};
+    case BlockScaleLayout::interleaved_4_tokens:
+      if (head_dim / channels % 4 == 0 && page_size % 4 == 0) return {};
+      return invalid_argument(operation, ": ", name, ".block_scale_layout is interleaved_4_tokens, the page size ", page_size, " and a head has ",
+                              head_dim / channels, " blocks: both must be multiples of 4");
+  }
+  return unsupported(operation, ": ", name, ".block_scale_layout is ", static_cast<int32_t>(side.block_scale_layout),
+                     ": supported are linear and interleaved_4_tokens");
+}
+
+}  // namespace
+
+Status check_format(const char* operation, const char* name, const PagedHeads& side, int64_t head_dim, int64_t page_size) {
   const auto [type, scaling] = side.format;
   if (!dtype_is_kv(type)) {
     return unsupported(operation, ": ", name, ".format.type is ", dtype_text(type), ": supported are ", kv_type_names());
   }
-  if (scaling < KvScaling::none || scaling > KvScaling::token_head) {
+  if (scaling < KvScaling::none || scaling > KvScaling::nv) {
     return unsupported(operation, ": ", name, ".format.scaling is ", static_cast<int32_t>(scaling),
-                       ": supported are none, tensor, head and token_head");
+                       ": supported are none, tensor, head, token_head, mx and nv");
   }
   if (!dtype_is_quantized(type) && scaling != KvScaling::none) {
     return invalid_argument(operation, ": ", name, ".format.scaling is given, but the type is ", dtype_name(type),
@@ -354,6 +395,11 @@ Status check_format(const char* operation, const char* name, const PagedHeads& s
                             ".format.type is uint4, but the scaling is not token_head: each token and head ",
                             "needs a scale and a zero point");
   }
+  if (type == DType::fp4_e2m1 && !is_block_scaled(side.format)) {
+    return invalid_argument(operation, ": ", name, ".format.type is fp4_e2m1, but the scaling is neither mx nor nv: ",
+                            "the scales are those of blocks");
+  }
+  if (is_block_scaled(side.format)) PROLOGUE_RETURN_IF_ERROR(check_blocks(operation, name, side, head_dim, page_size));
   if (dtype_bits(type) != 4) return {};
   for (const int64_t stride : {side.strides.page, side.strides.token, side.strides.head}) {
     if (stride % 2 == 0) continue;
@@ -373,8 +419,11 @@ Status check_cache_shape(const char* operation, const PagedKvView& cache, int64_
     return invalid_argument(operation, ": cache.k.format.type is ", dtype_text(cache.k.format.type),
                             " and cache.v.format.type is ", dtype_text(cache.v.format.type), ": set both, or none");
   }
-  if (cache.k.data != nullptr) PROLOGUE_RETURN_IF_ERROR(check_format(operation, "cache.k", cache.k));
-  if (cache.v.data != nullptr) PROLOGUE_RETURN_IF_ERROR(check_format(operation, "cache.v", cache.v));
+  const auto check_side = [&](const char* name, const PagedHeads& side, int64_t width) {
+    return side.data == nullptr ? Status() : check_format(operation, name, side, width, cache.page_size);
+  };
+  PROLOGUE_RETURN_IF_ERROR(check_side("cache.k", cache.k, head_dim));
+  PROLOGUE_RETURN_IF_ERROR(check_side("cache.v", cache.v, cache.v.head_dim > 0 ? cache.v.head_dim : head_dim));
   PROLOGUE_RETURN_IF_ERROR(check_page_count(operation, cache));
   if (cache.num_kv_heads != num_kv_heads) {
     return invalid_argument(operation, ": cache.num_kv_heads is ", cache.num_kv_heads, ": it must be num_kv_heads, ",

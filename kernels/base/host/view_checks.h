@@ -48,6 +48,9 @@ Region cache_region(const char* name, const PagedHeads& side, int64_t head_dim, 
 // Returns the region of the scales of a quantised side, for every KvScaling. It is empty if there are none.
 Region cache_scale_region(const char* name, const PagedHeads& side, const PagedKvView& cache);
 
+// Returns the region of the scales of the blocks of a side with so many channels. It is empty if the format is not block-scaled.
+Region cache_block_scale_region(const char* name, const PagedHeads& side, int64_t head_dim, const PagedKvView& cache);
+
 // Returns "int16", or "the unknown type 99".
 std::string dtype_text(DType type);
 
@@ -88,7 +91,7 @@ class PROLOGUE_API RegionChecks {
   Entry& entry(int i) { return *std::launder(reinterpret_cast<Entry*>(room_) + i); }
   const Entry& entry(int i) const { return *std::launder(reinterpret_cast<const Entry*>(room_) + i); }
 
-  static constexpr int kMaxEntries = 96, kMaxLeftOut = 8;
+  static constexpr int kMaxEntries = 100, kMaxLeftOut = 8;
   const char* operation_;
   alignas(Entry) std::byte room_[kMaxEntries * sizeof(Entry)];  // of the entries; the first count_ are there
   int count_ = 0;
@@ -112,8 +115,8 @@ Status check_stride_set(const char* operation, const char* name, int64_t stride,
 Status check_index_type(const char* operation, const char* name, const IndexView& view);
 // Returns the cache with the types of K and V that unset stands for in an operation on `dtype`.
 PagedKvView resolved(const PagedKvView& cache, DType dtype);
-// Checks how K or V, with its type resolved, is stored. `name` is that of the member.
-Status check_format(const char* operation, const char* name, const PagedHeads& side);
+// Checks how heads of head_dim channels, with their type resolved, are stored in a cache. `name` is that of the member.
+Status check_format(const char* operation, const char* name, const PagedHeads& side, int64_t head_dim, int64_t page_size);
 // Checks the number of pages, and of tokens in one.
 Status check_page_count(const char* operation, const PagedKvView& cache);
 // The cache's shape and formats (resolved) must fit the operation's heads. Its memory is checked as regions.
