@@ -23,6 +23,7 @@
 #include <prologue/kernels/rotary/rotary.h>
 #include <prologue/kernels/token_ops/activation.h>
 #include <prologue/kernels/token_ops/add.h>
+#include <prologue/kernels/token_ops/gate.h>
 #include <prologue/kernels/token_ops/embedding.h>
 #include <prologue/kernels/token_ops/end_step.h>
 #include <prologue/kernels/token_ops/gather_cos_sin.h>
@@ -122,6 +123,7 @@ TEST(CCalls, AnswersAreThoseOfCpp) {
   SAME(norm, norm_params, p.num_tokens = 3, p.width = 8, p.dtype = PROLOGUE_DTYPE_F32, p.kind = 99);
   SAME(activation, activation_params, p.num_tokens = 3, p.width = 8, p.dtype = PROLOGUE_DTYPE_F32, p.kind = 99);
   SAME(add, add_params, p.num_tokens = 3, p.width = 8, p.dtype = 99);
+  SAME(gate, gate_params, p.num_tokens = 3, p.width = 8, p.dtype = 99);
   SAME(gather_cos_sin, gather_cos_sin_params, p.num_tokens = 3, p.rotary_dim = 8, p.type = 99);
   SAME(scale_logits, scale_logits_params, p.num_rows = 3, p.width = 8);
   SAME(sample, sampling_params, p.num_rows = 3, p.vocab_size = 8);
@@ -402,6 +404,34 @@ TEST(CCalls, VIsTakenFromKOfAPackedBuffer) {
   p.v_constant = 0.0f;
   EXPECT_EQ(prologue_attention_prologue(&p, &execution), PROLOGUE_STATUS_INVALID_ARGUMENT);
   EXPECT_EQ(message(), "attention_prologue: v_constant is 0: it must be finite and not 0");
+}
+
+// Rows [q | gate] of each head: Q, and the sigmoid of the gate as a group of heads of the same call.
+TEST(CCalls, AGateIsAGroupOfHeads) {
+  std::vector<float> rows, q(2 * 16), gate(2 * 16);
+  for (int i = 0; i < 2 * 32; ++i) rows.push_back(static_cast<float>(i % 7 - 3));
+  prologue_attention_prologue_params p = initialised(prologue_attention_prologue_params_init);
+  prologue_head_group group = initialised(prologue_head_group_init);
+  EXPECT_EQ(group.constant, 1.0f);
+  p.num_tokens = 2, p.num_q_heads = 2, p.head_dim = 8, p.dtype = PROLOGUE_DTYPE_F32;
+  p.q.data = rows.data(), p.q.token_stride = 32, p.q.head_stride = 16;
+  p.q_out.data = q.data(), p.q_out.token_stride = 16, p.q_out.head_stride = 8;
+  group.num_heads = 2, group.head_dim = 8;
+  group.in.data = rows.data() + 8, group.in.token_stride = 32, group.in.head_stride = 16;
+  group.activation = PROLOGUE_HEAD_ACTIVATION_SIGMOID;
+  group.out.data = gate.data(), group.out.token_stride = 16, group.out.head_stride = 8;
+  p.groups = &group, p.num_groups = 1;
+  const prologue_execution execution = on_cpu();
+  ASSERT_EQ(prologue_attention_prologue(&p, &execution), PROLOGUE_STATUS_OK) << message();
+  for (size_t head = 0; head < 4; ++head) {
+    for (size_t i = 0; i < 8; ++i) {
+      EXPECT_EQ(q[8 * head + i], rows[16 * head + i]);
+      EXPECT_NEAR(double{gate[8 * head + i]}, 1.0 / (1.0 + std::exp(-double{rows[16 * head + 8 + i]})), 1e-6);
+    }
+  }
+  p.num_groups = 5;
+  EXPECT_EQ(prologue_attention_prologue(&p, &execution), PROLOGUE_STATUS_INVALID_ARGUMENT);
+  EXPECT_EQ(message(), "attention_prologue: num_groups is 5: it must lie in 0..4");
 }
 
 TEST(CCalls, NullIsDestroyedAndAsked) {

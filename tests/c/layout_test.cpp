@@ -22,6 +22,7 @@
 #include <prologue/kernels/rotary/rotary.h>
 #include <prologue/kernels/token_ops/activation.h>
 #include <prologue/kernels/token_ops/add.h>
+#include <prologue/kernels/token_ops/gate.h>
 #include <prologue/kernels/token_ops/embedding.h>
 #include <prologue/kernels/token_ops/end_step.h>
 #include <prologue/kernels/token_ops/gather_cos_sin.h>
