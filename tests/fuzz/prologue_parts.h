@@ -442,7 +442,8 @@ inline void decode_groups(Choices& choices, MemoryMap& map, AttentionProloguePar
   const DType type = float_type_of(p.dtype);
   test::PrologueCase call;
   call.num_axes = std::clamp<int64_t>(p.rope.num_axes, 1, 4);
-  for (HeadGroup& g : groups) {
+  for (int64_t i = 0; i < p.num_groups && i < kMaxHeadGroups; ++i) {
+    HeadGroup& g = groups[i];
     const test::PrologueCase c = test::choose_group(choices, call);
     test::set_options(c, g);
     g.num_heads = choices.size(1, 4), g.head_dim = choices.hostile() ? choices.absurd() : c.head_dim;
