@@ -2,7 +2,6 @@
 #include <bit>
 #include <limits>
 
-#include <prologue/kernels/base/kv_types.h>
 #include <prologue/kernels/attention_prologue/backends.h>
 #include <prologue/kernels/attention_prologue/described/families.h>
 #include <prologue/kernels/attention_prologue/instances.h>
@@ -221,17 +220,6 @@ std::string instance_name(const std::string& family, const Instance& instance) {
   return str_cat(family, ", ", instance.vector, " channels, ", instance.units, " heads a thread, ", limit, " tokens");
 }
 
-Status check_formats(const AttentionPrologueParams& params) {
-  const auto check = [](const PagedHeads& side) {
-    if (side.data == nullptr || !is_block_scaled(side.format)) return Status();
-    return unsupported("attention_prologue: a cache of ", kv_format_name(side.format), " is not stored on CUDA");
-  };
-  PROLOGUE_RETURN_IF_ERROR(check(params.cache.k));
-  PROLOGUE_RETURN_IF_ERROR(check(params.cache.v));
-  for (int64_t i = 0; i < params.num_groups; ++i) PROLOGUE_RETURN_IF_ERROR(check(params.groups[i].cache));
-  return {};
-}
-
 }  // namespace
 
 std::vector<KernelInstance<AttentionPrologueParams>> instances_of(const AttentionPrologueParams& unresolved, bool all) {
@@ -290,7 +278,6 @@ std::vector<std::string> attention_prologue_instances() {
 }
 
 Result<const void*> plan_attention_prologue(const AttentionPrologueParams& params) {
-  PROLOGUE_RETURN_IF_ERROR(check_formats(params));
   const Family* family = find_family(params, true);
   if (family == nullptr) return no_kernel(params);
   return static_cast<const void*>(family);
@@ -312,7 +299,6 @@ Status run_plan(const void* plan, const AttentionPrologueParams& params, const E
 }
 
 Status attention_prologue(const AttentionPrologueParams& params, const Execution& execution) {
-  PROLOGUE_RETURN_IF_ERROR(check_formats(params));
   const Family* family = find_family(params, false);
   return family == nullptr ? no_kernel(params) : run_plan(family, params, execution);
 }

@@ -129,6 +129,17 @@ constexpr auto kAddStore = [](auto& tensor, DType type, KvScaling scaling) {
   tensor.scale_from = scale_source(scaling);
 };
 
+// What only block-scaled formats have.
+void fill_blocks(TensorExtras& extras, const PagedHeads& side) {
+  if (side.data == nullptr || !is_block_scaled(side.format)) return;
+  extras.block_scale = side.block_scale;
+  extras.block_scaling = side.format.scaling;
+  extras.block_scale_layout = side.block_scale_layout;
+  extras.scale_page = side.scale_strides.page;
+  extras.scale_token = side.scale_strides.token;
+  extras.scale_head = side.scale_strides.head;
+}
+
 // k_out and v_out. MostStepsTensor, TensorExtras and DescribedTensor have the same members for it.
 template <class Tensor>
 void fill_second_output(Tensor& tensor, const MutableHeadsView& out, int64_t bits) {
@@ -233,6 +244,8 @@ void fill(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& args) {
   steps(args.extras[0], plans.q, p.rope);
   steps(args.extras[1], plans.k, p.rope);
   steps(args.extras[2], plans.v, {});
+  fill_blocks(args.extras[1], p.cache.k);
+  fill_blocks(args.extras[2], p.cache.v);
   const auto rotated = [&](TensorExtras& extras, const HeadsView& in) {
     extras.rotated_in = bytes_of(in.data);
     extras.rotated_token = bytes_of<int64_t>(in.token_stride, bits);
@@ -254,6 +267,7 @@ void fill(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& args) {
       extras.pages = page_divider(group.page_size);
       fill_tensor(tensor, group.in, bits, group.cache, group.num_heads);
       fill_scales(extras, group.cache, p.dtype, kAddStore);
+      fill_blocks(extras, group.cache);
       fill_second_output(extras, group.out, bits);
     } else {
       fill_tensor(tensor, group.in, bits, group.out, group.q8_out, group.num_heads);
@@ -261,7 +275,10 @@ void fill(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& args) {
     }
   }
   args.num_tensors = static_cast<int32_t>(3 + p.num_groups);
-  for (const TensorExtras& extras : args.extras) args.packs |= dtype_bits(extras.store) == 4 ? 1 : 0;
+  for (const TensorExtras& extras : args.extras) {
+    args.packs |= dtype_bits(extras.store) == 4 ? 1 : 0;
+    args.has_blocks |= extras.scale_from == ScaleFrom::blocks ? 1 : 0;
+  }
   args.q_scale = p.q_scale;
   args.faults = p.faults;
   args.token_faults = p.token_faults;

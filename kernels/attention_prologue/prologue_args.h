@@ -92,10 +92,11 @@ constexpr bool padded(int features) {
   return (features & (kNorm | kComputedScales | kDerived | kCommonSteps | kFourBits | kMostSteps)) != 0;
 }
 
-enum class ScaleFrom : int32_t { nothing = 0, given, computed };
+enum class ScaleFrom : int32_t { nothing = 0, given, computed, blocks };  // blocks: only the general kernel has them
 
 constexpr ScaleFrom scale_source(KvScaling scaling) {
   if (scaling == KvScaling::none) return ScaleFrom::nothing;
+  if (scaling == KvScaling::mx || scaling == KvScaling::nv) return ScaleFrom::blocks;
   return scaling == KvScaling::token_head ? ScaleFrom::computed : ScaleFrom::given;
 }
 
@@ -180,6 +181,10 @@ struct TensorExtras {
   int64_t scale_head = 0;
   DType store = DType::unset;
   ScaleFrom scale_from = ScaleFrom::nothing;
+  // Of a block-scaled format; scale_page, scale_token and scale_head are then the strides of block_scale.
+  uint8_t* block_scale = nullptr;
+  KvScaling block_scaling = KvScaling::none;
+  BlockScaleLayout block_scale_layout = BlockScaleLayout::linear;
   BlockLayout layout;
   int32_t rotates = 0;
   int32_t rope = 0;    // that rotates: 0 is that of the call, the others are those of groups, which have their own bounds
@@ -194,7 +199,8 @@ struct GeneralArgs {
   TensorArgs<int64_t> tensors[kMaxTensors];
   TensorExtras extras[kMaxTensors];
   int32_t num_tensors = 3;
-  int32_t packs = 0;  // a cache has 4 bits
+  int32_t packs = 0;       // a cache has 4 bits
+  int32_t has_blocks = 0;  // a cache is block-scaled
   TokenArgs token;
   Rope ropes[1 + kMaxHeadGroups];
   QueryScale q_scale;

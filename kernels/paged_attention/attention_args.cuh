@@ -1,6 +1,7 @@
 // This file has what all attention kernels have in common: the rows and pages of a sequence, positions as slots of the cache, scores, scales.
 #pragma once
 
+#include <prologue/kernels/base/shared/block_scale.h>
 #include <prologue/kernels/base/shared/page_table.h>
 #include <prologue/kernels/base/shared/tanh.h>
 #include <prologue/kernels/paged_attention/attention_args.h>
@@ -172,6 +173,17 @@ __device__ inline float shared_scale(const KvFormat& format, const float* scale,
 
 __device__ inline float token_scale(const float* scale, const PageStrides& strides, const CacheSlot& slot, int kv_head) {
   return scale[slot.in(strides) + kv_head * strides.head];
+}
+
+// Returns what the codes of the block that `channel` is in are multiplied by, or 1 if the format is not block-scaled.
+__device__ inline float block_factor_at(const PagedHeads& side, int head_dim, const CacheSlot& slot, int kv_head, int channel) {
+  const KvFormat& format = side.format;
+  if (!is_block_scaled(format)) return 1.0f;
+  const int channels = static_cast<int>(block_channels(format));
+  const int64_t at = block_scale_offset(side.block_scale_layout, side.scale_strides.token, slot.offset, channel / channels,
+                                        head_dim / channels);
+  const uint8_t code = side.block_scale[slot.page * side.scale_strides.page + kv_head * side.scale_strides.head + at];
+  return block_factor(code, format, tensor_scale_of(format, side.scale));
 }
 
 // A zero point of uint4 is stored after its scale.

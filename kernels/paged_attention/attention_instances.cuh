@@ -16,13 +16,15 @@ enum class PrefillCache {
   dtype,       // mma, wgmma: the type of q and out
   codes,       // mma: codes of one format; wgmma: each of K and V codes of any format
   one_format,  // simple: any type
-  any_formats  // each of K and V any type; mma: codes, or the type of q and out
+  any_formats,  // each of K and V any type; mma: codes, or the type of q and out
+  any_blocks    // simple: each of K and V any format, at least one of them block-scaled; all others: none of them
 };
 
 struct DecodeInstance {
   DType cache;    // of K and V alike; unset: any types of both
   int head_dim;   // the largest it serves, of K and V
   int tile_rows;  // packed rows of a block
+  bool blocks;    // K, V or both are block-scaled; otherwise none is
   void (*decode)(AttentionArgs);
 };
 
@@ -118,11 +120,13 @@ std::span<const DecodeMmaInstance> decode_mma_instances_of_zero_points();
 std::span<const DecodeInstance> decode_instances_of_floats();
 std::span<const DecodeInstance> decode_instances_of_large_heads();
 std::span<const DecodeInstance> decode_instances_of_any_formats();
+std::span<const DecodeInstance> decode_instances_of_blocks();
 std::span<const PrefillWgmmaInstance> prefill_wgmma_instances();
 std::span<const PrefillWgmmaInstance> prefill_wgmma_instances_of_codes();
 std::span<const PrefillInstance> prefill_mma_instances();
 std::span<const PrefillInstance> prefill_simple_instances();
 std::span<const PrefillInstance> prefill_mma_instances_of_any_formats();
 std::span<const PrefillInstance> prefill_simple_instances_of_any_formats();
+std::span<const PrefillInstance> prefill_simple_instances_of_blocks();
 
 }  // namespace prologue::cuda

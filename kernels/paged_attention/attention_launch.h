@@ -34,6 +34,9 @@ inline bool one_format(const PagedKvView& kv) {
   return kv.k.format.type == kv.v.format.type && kv.k.format.scaling == kv.v.format.scaling;
 }
 
+// Whether K or V is block-scaled: only kernels that are made for that read it.
+inline bool has_block_scales(const PagedKvView& kv) { return is_block_scaled(kv.k.format) || is_block_scaled(kv.v.format); }
+
 // Whether every head of q, out and the cache consists of whole groups, as the kernels load them: 16 bytes, or 8 codes of a quantised cache.
 bool groups_are_whole(const PagedAttentionParams& params);
 

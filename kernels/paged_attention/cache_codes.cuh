@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include <prologue/kernels/base/shared/block_scale.h>
 #include <prologue/kernels/base/shared/quantize.h>
 #include <prologue/kernels/base/device/cuda_groups.cuh>
 #include <prologue/kernels/base/device/instructions.cuh>
@@ -21,13 +22,17 @@ using UInt4 = Code<DType::uint4>;
 
 // Stands for any type of a cache, known only at run time.
 struct AnyElement {};
+// Stands for any type, and for block-scaled formats.
+struct AnyBlocks {};
+template <class C>
+inline constexpr bool kIsAny = std::is_same_v<C, AnyElement> || std::is_same_v<C, AnyBlocks>;
 
 template <class C>
 inline constexpr bool kIsFloat = std::is_same_v<C, float> || std::is_same_v<C, __half> || std::is_same_v<C, __nv_bfloat16>;
 
 // Whether a cache of C may have zero points.
 template <class C>
-inline constexpr bool kHasZeroPoint = std::is_same_v<C, UInt4> || std::is_same_v<C, AnyElement>;
+inline constexpr bool kHasZeroPoint = std::is_same_v<C, UInt4> || kIsAny<C>;
 
 // Converts two codes of a word of 8-bit codes to two float16, exactly: codes 0 and 1 if i = 0, else codes 2 and 3.
 template <DType kType>
@@ -182,6 +187,29 @@ struct CacheGroup<AnyElement> {
   }
 };
 
+// The same with the factor of the block that the eight elements are in. A type whose scales are others has the factor 1.
+template <>
+struct CacheGroup<AnyBlocks> : CacheGroup<AnyElement> {
+  float factor = 1.0f;
+
+  __device__ static CacheGroup load(const void* data, int64_t offset, int64_t count, bool whole, DType type) {
+    return {CacheGroup<AnyElement>::load(data, offset, count, whole, type)};
+  }
+  __device__ void expand(float* values, DType type) const {
+    if (type == DType::fp4_e2m1) {
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) {  // the bits of a float that is 2^126 times as small
+        const uint32_t code = first.words[0] >> (4 * i);
+        values[i] = __uint_as_float((code & 7u) << 22 | (code & 8u) << 28) * 0x1p126f;
+      }
+    } else {
+      CacheGroup<AnyElement>::expand(values, type);
+    }
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) values[i] *= factor;
+  }
+};
+
 // Returns one element of a cache, without its scale.
 __device__ inline float load_cached(DType type, const void* data, int64_t i) {
   if (dtype_is_activation(type)) return load_element(type, data, i);
@@ -194,6 +222,12 @@ __device__ inline float load_cached(DType type, const void* data, int64_t i) {
 __device__ inline float load_cached_of_any_format(DType type, const void* data, int64_t i) {
   if (type != DType::uint4) return load_cached(type, data, i);
   return static_cast<float>(static_cast<const unsigned char*>(data)[i / 2] >> (i % 2 * 4) & 15);
+}
+
+// Does the same, and also reads fp4_e2m1, without the scale of its block.
+__device__ inline float load_cached_of_any_blocks(DType type, const void* data, int64_t i) {
+  if (type != DType::fp4_e2m1) return load_cached_of_any_format(type, data, i);
+  return from_fp4_e2m1(static_cast<uint8_t>(static_cast<const unsigned char*>(data)[i / 2] >> (i % 2 * 4)));
 }
 
 }  // namespace prologue::cuda

@@ -9,7 +9,6 @@
 #include <prologue/kernels/paged_attention/decode_tiles_launch.h>
 #include <prologue/kernels/paged_attention/instances.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
-#include <prologue/kernels/base/kv_types.h>
 #include <prologue/kernels/base/device/tensor_map.cuh>
 
 namespace prologue::cuda {
@@ -90,10 +89,6 @@ std::atomic<bool> wgmma_allowed = true;
 }  // namespace
 
 Status paged_attention(const PagedAttentionParams& params, const Execution& execution) {
-  for (const PagedHeads* side : {&params.kv.k, &params.kv.v}) {
-    if (!is_block_scaled(side->format)) continue;
-    return unsupported("paged_attention: a cache of ", kv_format_name(side->format), " is not read on CUDA");
-  }
   PROLOGUE_ASSIGN_OR_RETURN(const DeviceLimits device, current_device());
   const Gpu gpu = {static_cast<size_t>(device.shared_bytes_of_block), wgmma_allowed && wgmma_multiprocessors() > 0};
   const PagedAttentionParams decode = decode_part(params);

@@ -10,6 +10,7 @@
 #include <prologue/kernels/attention_prologue/prologue_args.h>
 #include <prologue/kernels/attention_prologue/steps/query_factor.h>
 #include <prologue/kernels/base/shared/angle.h>
+#include <prologue/kernels/base/shared/block_scale.h>
 #include <prologue/kernels/base/shared/rope_pairs.h>
 #include <prologue/kernels/attention_prologue/sequence_search.cuh>
 #include <prologue/kernels/attention_prologue/steps/head_steps.cuh>
@@ -269,18 +270,61 @@ __device__ inline AsymmetricScale computed_asymmetric_scale(const UnitValues<V>&
   return scale_of_range({lanes.largest(range.inverted_smallest), lanes.largest(range.largest)});
 }
 
+// Stores a head in a block-scaled format. `largest` has an element for each block of the head, `codes` one for each channel; both are shared
+// by its lanes. All threads of the block must be here, whatever the format of their head is.
+template <class T, int V>
+__device__ inline void store_blocks(char* to, const UnitValues<V>& values, const GeneralSteps<T, V>& steps, bool stores,
+                                    uint32_t* largest, uint8_t* codes, int lane, int lanes) {
+  const TensorExtras& extras = steps.extras;
+  const UnitChannels& place = steps.place;
+  const KvFormat format = {extras.store, extras.block_scaling};
+  const bool blocked = extras.scale_from == ScaleFrom::blocks;
+  const int head_dim = extras.layout.head_dim, channels = static_cast<int>(block_channels(format)), num_blocks = head_dim / channels;
+  const float tensor_scale = blocked ? tensor_scale_of(format, reinterpret_cast<const float*>(extras.scale)) : 1.0f;
+  const auto for_each_channel = [&](const auto& visit) {
+    if (!blocked) return;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      if (place.has_a) visit(place.a + i, values.x[i]);
+      if (place.has_b) visit(place.b + i, values.x[V + i]);
+    }
+  };
+  __syncthreads();
+  for (int i = lane; blocked && i < num_blocks; i += lanes) largest[i] = 0;
+  __syncthreads();
+  for_each_channel([&](int channel, float x) { atomicMax(&largest[channel / channels], magnitude_bits(x)); });
+  __syncthreads();
+  for_each_channel([&](int channel, float x) {
+    const BlockScale scale = block_scale_of(largest[channel / channels], format, tensor_scale);
+    codes[channel] = quantize_in_block(x, scale.reciprocal, extras.store);
+  });
+  __syncthreads();
+  if (!blocked || !stores) return;
+  uint8_t* const scales =
+      extras.block_scale + steps.token.page * extras.scale_page + static_cast<int64_t>(steps.at.head) * extras.scale_head;
+  for (int i = lane; i < num_blocks; i += lanes) {
+    const int64_t at = block_scale_offset(extras.block_scale_layout, extras.scale_token, steps.token.offset, i, num_blocks);
+    scales[at] = block_scale_of(largest[i], format, tensor_scale).code;
+  }
+  const bool packed = extras.store == DType::fp4_e2m1;
+  for (int i = lane; i < (packed ? head_dim / 2 : head_dim); i += lanes) {
+    to[i] = static_cast<char>(packed ? codes[2 * i] | codes[2 * i + 1] << 4 : codes[i]);
+  }
+}
+
 inline constexpr int kMaxGeneralThreads = kMaxLanes;
 
 struct GeneralShared {
   float sums[2][kMaxLanes];
-  uint8_t codes[kMaxGeneralThreads * 16];  // of 4 bits, before two of them share a byte
+  uint8_t codes[kMaxGeneralThreads * 16];  // of 4 bits, before two of them share a byte; of blocks
+  uint32_t largest[kMaxGeneralThreads];    // magnitudes of blocks, as bits
 };
 
 // Stores a head into the cache, or into `out`, q_out or q8_out. `reached` says whether this head's slot is to be written. All threads of the
 // block must be here.
 template <class T, int V>
 __device__ inline void store_head(const GeneralSteps<T, V>& steps, const UnitValues<V> (&values)[1], int64_t t, bool reached,
-                                  const BlockLanes<V>& lanes, uint8_t* codes) {
+                                  const BlockLanes<V>& lanes, uint8_t* codes, uint32_t* largest) {
   const GeneralArgs& p = steps.p;
   const TensorHead& at = steps.at;
   const TensorArgs<int64_t>& tensor = p.tensors[at.tensor];
@@ -306,7 +350,8 @@ __device__ inline void store_head(const GeneralSteps<T, V>& steps, const UnitVal
         values, [&](uint32_t largest) { return computed_scale(largest, kv_largest(extras.store)); }, scales);
     symmetric = scales[0];
   }
-  const bool quantised = extras.store >= DType::fp8_e4m3, packed = is_packed(extras.store);
+  const bool blocked = extras.scale_from == ScaleFrom::blocks;
+  const bool quantised = extras.store >= DType::fp8_e4m3 && !blocked, packed = is_packed(extras.store);
   if (reached && quantised) {
     if (zero) {
       symmetric = {0.0f, 0.0f};
@@ -319,12 +364,15 @@ __device__ inline void store_head(const GeneralSteps<T, V>& steps, const UnitVal
       if (extras.store == DType::uint4) stored[1] = scale.zero_point;
     }
   }
-  if (reached && !quantised) store_as_float<T, V>(to, values[0], steps, zero);
+  if (reached && !quantised && !blocked) store_as_float<T, V>(to, values[0], steps, zero);
   if (reached && quantised && !packed) {
     store_unit_8<V>(to, steps.place, quantise<V>(values[0], scale.reciprocal, extras.store));
   }
   if (p.packs != 0) {
     store_packed<T, V>(to, values[0], steps, scale, reached && packed, codes, lanes.lane, lanes.count);
+  }
+  if (p.has_blocks != 0) {
+    store_blocks<T, V>(to, values[0], steps, reached, largest, codes, lanes.lane, lanes.count);
   }
 }
 
@@ -405,7 +453,8 @@ __global__ void __launch_bounds__(kMaxGeneralThreads) general_prologue_kernel(co
                            steps.state.zero);
     }
     const bool reached = active && p.tensors[at.tensor].out != nullptr && (extras.cached == 0 || steps.state.reaches_cache);
-    store_head<T, V>(steps, values, t, reached, group, shared.codes + row * lanes * 2 * V);
+    store_head<T, V>(steps, values, t, reached, group, shared.codes + row * lanes * 2 * V,
+                     shared.largest + row * lanes);
   }
 }
 

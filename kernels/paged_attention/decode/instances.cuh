@@ -8,7 +8,7 @@ namespace prologue::cuda {
 
 template <class C, int kHeadDim, int kRows>
 constexpr DecodeInstance decode_instance(DType cache) {
-  return {cache, kHeadDim, kRows, decode_kernel<C, kHeadDim, kRows>};
+  return {cache, kHeadDim, kRows, std::is_same_v<C, AnyBlocks>, decode_kernel<C, kHeadDim, kRows>};
 }
 
 }  // namespace prologue::cuda

@@ -19,7 +19,7 @@ inline constexpr int kDecodeBlocksPerSm = kHeadDim > 256
                                               ? 2
                                               : kDecodeRowsPerSm / kRows / (std::is_same_v<C, float> && kHeadDim > 128 ? 2 : 1);
 
-// C is what the cache holds, K and V alike, or AnyElement for any types of both.
+// C is what the cache holds, K and V alike, or AnyElement for any types of both, or AnyBlocks for any formats of both.
 template <class C, int kHeadDim, int kRows>
 __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<C, kHeadDim, kRows>)
     decode_kernel(const __grid_constant__ AttentionArgs args) {

@@ -13,13 +13,13 @@ inline constexpr int kDecodeThreads = 128;
 // A lane group has so many keys of a step, whose loads are in flight together: as many as the registers of the blocks of an SM hold.
 template <class C, int kRows, int kChannels>
 inline constexpr int kKeysAhead =
-    !std::is_same_v<C, AnyElement> && (kRows * kChannels <= 16 || (!kIsFloat<C> && kChannels == 8)) ? 4 : 2;
+    !kIsAny<C> && (kRows * kChannels <= 16 || (!kIsFloat<C> && kChannels == 8)) ? 4 : 2;
 
 // Says how channels, keys and scores are divided over the threads of a block. C is what the cache holds, or AnyElement.
 template <class C, int kHeadDim, int kRows>
 struct DecodeShape {
   static constexpr bool kScaled = !kIsFloat<C>;
-  static constexpr bool kOneFormat = !std::is_same_v<C, AnyElement>;
+  static constexpr bool kOneFormat = !kIsAny<C>;
   // With zero points a key has up to four numbers: a lane loads those of the keys whose scores it owns, and no others.
   static constexpr bool kOwnScales = kHasZeroPoint<C>;
   static constexpr int kSize = CacheGroup<C>::kSize;
@@ -116,6 +116,14 @@ struct DecodeKeys {
                                           exists ? args.p.head_dim - cache.channel - d : 0, whole, cache.k_format().type);
         v[u][piece] = CacheGroup<C>::load(kv.v.data, slot.in(kv.v.strides) + cache.value_channel + d,
                                           exists ? args.v_head_dim - cache.channel - d : 0, whole, cache.v_format().type);
+        if constexpr (std::is_same_v<C, AnyBlocks>) {
+          const int channel = cache.channel + d;
+          const auto factor = [&](const PagedHeads& side, int head_dim) {
+            return exists && channel < head_dim ? block_factor_at(side, head_dim, slot, cache.kv_head, channel) : 1.0f;
+          };
+          k[u][piece].factor = factor(kv.k, static_cast<int>(args.p.head_dim));
+          v[u][piece].factor = factor(kv.v, args.v_head_dim);
+        }
       }
       if constexpr (Shape::kScaled && !Shape::kOwnScales) {
         k_scale[u] =

@@ -15,7 +15,7 @@ constexpr int64_t kTargetRows = kMultiprocessors * kDecodeRowsPerSm;  // of all 
 constexpr int64_t kMinKeysPerSplit = 128;                             // below, splitting costs more than it gains
 
 constexpr InstanceTable<DecodeInstance> kTables[] = {decode_instances_of_floats, decode_instances_of_large_heads,
-                                                     decode_instances_of_any_formats};
+                                                     decode_instances_of_any_formats, decode_instances_of_blocks};
 
 struct CombineInstance {
   int head_dim;
@@ -27,7 +27,7 @@ constexpr CombineInstance kCombineInstances[] = {
     {256, 4, combine_kernel<256, 4>}, {256, 8, combine_kernel<256, 8>}, {576, 2, combine_kernel<576, 2>}};
 
 std::string name_of(const DecodeInstance& instance) {
-  return str_cat("decode cache=", instance.cache == DType::unset ? "any" : dtype_name(instance.cache),
+  return str_cat("decode cache=", instance.blocks ? "blocks" : instance.cache == DType::unset ? "any" : dtype_name(instance.cache),
                  " head_dim=", instance.head_dim, " rows=", instance.tile_rows);
 }
 
@@ -35,7 +35,7 @@ size_t no_dynamic_bytes(const DecodeInstance&) { return 0; }
 
 bool serves(const DecodeInstance& instance, const PagedAttentionParams& params) {
   const PagedKvView& kv = params.kv;
-  if (instance.head_dim < largest_head_dim(params)) return false;
+  if (instance.head_dim < largest_head_dim(params) || instance.blocks != has_block_scales(kv)) return false;
   return instance.cache == DType::unset || (instance.cache == kv.k.format.type && one_format(kv));
 }
 

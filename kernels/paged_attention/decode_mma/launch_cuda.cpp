@@ -42,7 +42,7 @@ bool serves(const DecodeMmaInstance& instance, const PagedAttentionParams& param
   const DType k = params.kv.k.format.type;
   if (instance.k != k || instance.v != params.kv.v.format.type || instance.head_dim < largest_head_dim(params)) return false;
   const bool dtype_fits = dtype_is_quantized(k) ? params.dtype != DType::f32 : params.dtype == k;
-  return dtype_fits && groups_are_whole(params) && chunks_are_whole(params.kv, params.head_dim);
+  return dtype_fits && !has_block_scales(params.kv) && groups_are_whole(params) && chunks_are_whole(params.kv, params.head_dim);
 }
 
 int preferred_rows(const PagedAttentionParams& params) { return max_packed_rows(params) <= 8 ? 8 : 16; }

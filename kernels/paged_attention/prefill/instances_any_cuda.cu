@@ -4,7 +4,7 @@ namespace prologue::cuda {
 
 namespace {
 
-constexpr PrefillCache kAnyFormats = PrefillCache::any_formats;
+constexpr PrefillCache kAnyFormats = PrefillCache::any_formats, kAnyBlocks = PrefillCache::any_blocks;
 
 }  // namespace
 
@@ -25,6 +25,13 @@ std::span<const PrefillInstance> prefill_simple_instances_of_any_formats() {
   static constexpr PrefillInstance kInstances[] = {simple_instance<128, false, kAnyFormats>(),
                                                    simple_instance<256, true, kAnyFormats>(),
                                                    simple_instance<576, true, kAnyFormats>()};
+  return kInstances;
+}
+
+std::span<const PrefillInstance> prefill_simple_instances_of_blocks() {
+  static constexpr PrefillInstance kInstances[] = {simple_instance<128, false, kAnyBlocks>(),
+                                                   simple_instance<256, true, kAnyBlocks>(),
+                                                   simple_instance<576, true, kAnyBlocks>()};
   return kInstances;
 }
 

@@ -9,13 +9,16 @@ namespace {
 
 // Kernels with tensor cores are used if the call allows them.
 constexpr InstanceTable<PrefillInstance> kTables[] = {prefill_mma_instances, prefill_mma_instances_of_any_formats,
-                                                      prefill_simple_instances, prefill_simple_instances_of_any_formats};
+                                                      prefill_simple_instances, prefill_simple_instances_of_any_formats,
+                                                      prefill_simple_instances_of_blocks};
 
 bool is_mma(const PrefillInstance& instance) { return instance.dtype != DType::f32; }
 
 std::string name_of(const PrefillInstance& instance) {
   const std::string kind = is_mma(instance) ? str_cat("mma q=", dtype_name(instance.dtype), " cache=", cache_name(instance.cache))
-                                            : str_cat("simple", instance.cache == PrefillCache::any_formats ? " cache=any" : "");
+                                            : str_cat("simple", instance.cache == PrefillCache::any_formats  ? " cache=any"
+                                                                : instance.cache == PrefillCache::any_blocks ? " cache=blocks"
+                                                                                                             : "");
   return str_cat("prefill ", kind, " head_dim=", instance.head_dim, " rows=", instance.rows, " keys=", instance.keys);
 }
 
@@ -25,6 +28,9 @@ bool serves(const PrefillInstance& instance, const PagedAttentionParams& params)
   const DType k = params.kv.k.format.type, v = params.kv.v.format.type;
   const bool has_zero_points = k == DType::uint4;
   if (instance.head_dim < largest_head_dim(params)) return false;
+  if (const bool blocks = instance.cache == PrefillCache::any_blocks; blocks || has_block_scales(params.kv)) {
+    return blocks && has_block_scales(params.kv);
+  }
   if (!is_mma(instance)) return instance.cache == PrefillCache::any_formats || (one_format(params.kv) && !has_zero_points);
   if (instance.dtype != params.dtype || !groups_are_whole(params)) return false;
   switch (instance.cache) {

@@ -32,9 +32,16 @@ struct SimpleTile {
   unsigned faulty[(kRows + 31) / 32];  // a bit per row
 };
 
+// With block scales a tile keeps where its keys are: the scales are looked up when the codes are loaded.
+template <class Tile>
+struct WithSlots : WithZeroPoints<Tile, 1> {
+  CacheSlot slots[Tile::kKeys];
+};
+
 template <int kHeadDim, bool kSmall, PrefillCache kCache>
-using SimpleTileOf = std::conditional_t<kCache == PrefillCache::any_formats, WithZeroPoints<SimpleTile<kHeadDim, kSmall>, 1>,
-                                        SimpleTile<kHeadDim, kSmall>>;
+using SimpleTileOf = std::conditional_t<
+    kCache == PrefillCache::any_blocks, WithSlots<SimpleTile<kHeadDim, kSmall>>,
+    std::conditional_t<kCache == PrefillCache::any_formats, WithZeroPoints<SimpleTile<kHeadDim, kSmall>, 1>, SimpleTile<kHeadDim, kSmall>>>;
 
 // A block works on kRows packed rows of one kv head. Thread (y, x) of 16 x 16 has kRows / 16 rows from y * (kRows / 16) on. Of their scores
 // it has every 16th key from x on; of their outputs the channels 4 x .. 4 x + 3 of every 64. All types, head dims and alignments are
@@ -43,8 +50,9 @@ template <int kHeadDim, bool kSmall, PrefillCache kCache>
 __global__ void __launch_bounds__(SimpleTileOf<kHeadDim, kSmall, kCache>::kThreads, 1)
     prefill_simple_kernel(const __grid_constant__ AttentionArgs args) {
   using Tile = SimpleTileOf<kHeadDim, kSmall, kCache>;
-  constexpr bool kAnyFormats = kCache == PrefillCache::any_formats;
+  constexpr bool kBlocks = kCache == PrefillCache::any_blocks, kAnyFormats = kCache == PrefillCache::any_formats || kBlocks;
   const auto load_one = [](DType type, const void* data, int64_t i) {
+    if constexpr (kBlocks) return load_cached_of_any_blocks(type, data, i);
     return kAnyFormats ? load_cached_of_any_format(type, data, i) : load_cached(type, data, i);
   };
   constexpr int kRowsOfThread = Tile::kRows / 16;
@@ -136,6 +144,7 @@ __global__ void __launch_bounds__(SimpleTileOf<kHeadDim, kSmall, kCache>::kThrea
                                      exists ? slot.in(p.kv.v.strides) + kv_head * p.kv.v.strides.head : -1};
       shared.k_scales[threadIdx.x] = k_scale_per_token ? token_scale(p.kv.k.scale, p.kv.k.scale_strides, slot, kv_head) : k_scale;
       shared.v_scales[threadIdx.x] = v_scale_per_token ? token_scale(p.kv.v.scale, p.kv.v.scale_strides, slot, kv_head) : v_scale;
+      if constexpr (kBlocks) shared.slots[threadIdx.x] = slot;
       if constexpr (kAnyFormats) {
         const bool k_given = exists && k_format.type == DType::uint4;
         const bool v_given = exists && v_format.type == DType::uint4;
@@ -146,11 +155,18 @@ __global__ void __launch_bounds__(SimpleTileOf<kHeadDim, kSmall, kCache>::kThrea
       }
     }
     __syncthreads();
+    [[maybe_unused]] const auto factor_of = [&](const PagedHeads& side, int64_t offset, int width, int key, int d) {
+      if constexpr (kBlocks) {
+        if (offset >= 0 && d < width) return block_factor_at(side, width, shared.slots[key], kv_head, d);
+      }
+      return 1.0f;
+    };
     const auto load_keys = [&](int key, int d) {
       const float4 k = load_four(k_format.type, p.kv.k.data, shared.offsets[key].k, d, head_dim);
       float4& to = *reinterpret_cast<float4*>(&keys[key][d]);
       if constexpr (kAnyFormats) {
         to = shifted(k, shared.k_scales[key], shared.k_zero_points[0][key]);
+        if constexpr (kBlocks) to = scaled(to, factor_of(p.kv.k, shared.offsets[key].k, head_dim, key, d));
       } else {
         to = scaled(k, shared.k_scales[key]);
       }
@@ -160,6 +176,7 @@ __global__ void __launch_bounds__(SimpleTileOf<kHeadDim, kSmall, kCache>::kThrea
       float4& to = *reinterpret_cast<float4*>(&values[key][d]);
       if constexpr (kAnyFormats) {
         to = shifted(v, shared.v_scales[key], shared.v_zero_points[0][key]);
+        if constexpr (kBlocks) to = scaled(to, factor_of(p.kv.v, shared.offsets[key].v, v_head_dim, key, d));
       } else {
         to = scaled(v, shared.v_scales[key]);
       }

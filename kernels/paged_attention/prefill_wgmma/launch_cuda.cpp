@@ -99,7 +99,7 @@ bool code_groups_serve(const PagedAttentionParams& params) {
 // The scale must be positive, since scores are scaled after their maximum is found.
 bool serves(const PrefillWgmmaInstance& instance, const PagedAttentionParams& params) {
   if (instance.dtype != params.dtype || instance.head_dim < largest_head_dim(params) || !(params.scale > 0.0f)) return false;
-  if (!groups_are_whole(params) || tile_rows_of(params) == 0) return false;
+  if (has_block_scales(params.kv) || !groups_are_whole(params) || tile_rows_of(params) == 0) return false;
   if (params.q.token_stride >= kMaxBoxStride || params.q.head_stride >= kMaxBoxStride) return false;
   return instance.cache == PrefillCache::codes ? code_groups_serve(params) : boxes_serve(params);
 }
