@@ -231,6 +231,11 @@ TEST(PagedAttentionInstancesOfAll, EveryOneServesATestedCase) {
       for (const cuda::AttentionInstance& instance : cuda::instances_of(latent)) reached.insert(instance.name);
     }
   }
+  for (const int64_t head_dim : {128, 256, 512}) {  // of block-scaled formats, which kernels_block_scale_test reads
+    PagedAttentionParams blocks = shape(DType::f32, {DType::fp4_e2m1, DType::fp4_e2m1}, head_dim, 0, true);
+    blocks.kv.k.format.scaling = blocks.kv.v.format.scaling = KvScaling::nv;
+    for (const cuda::AttentionInstance& instance : cuda::instances_of(blocks)) reached.insert(instance.name);
+  }
   const std::vector<std::string> names = cuda::paged_attention_instances();
   EXPECT_EQ(reached, std::set<std::string>(names.begin(), names.end()));
   EXPECT_EQ(reached.size(), names.size()) << "two have the same name";
