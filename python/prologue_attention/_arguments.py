@@ -22,12 +22,12 @@ class Group(NamedTuple):
 Item = Union[str, Group]
 
 _ROPE = Group("rope", Rope)
-_CACHE = Group("cache", PagedKv, ("k", "v", "k_scale", "v_scale"))
+_CACHE = Group("cache", PagedKv, ("k", "v", "k_scale", "v_scale", "k_block_scale", "v_block_scale"))
 FAULTS: Tuple[Item, ...] = ("Tensor!? faults", "Tensor!? token_faults")
 _STEPS: Tuple[Item, ...] = (
     _CACHE, "Tensor? q_bias", "Tensor? k_bias", "Tensor? v_bias", Group("q_norm", HeadNorm), Group("k_norm", HeadNorm),
-    Group("v_norm", HeadNorm), _ROPE, Group("places", TokenPlaces), "int hadamard_block", Group("q_scale", QueryScale), "float k_constant",
-    "float v_constant", "str rounding", "Tensor!? k_out", "Tensor!? v_out", *FAULTS,
+    Group("v_norm", HeadNorm), _ROPE, Group("places", TokenPlaces), "int hadamard_block", "int v_hadamard_block", Group("q_scale", QueryScale),
+    "float k_constant", "float v_constant", "str rounding", "Tensor!? k_out", "Tensor!? v_out", *FAULTS,
 )  # fmt: skip
 _OPTIONS: Tuple[Item, ...] = (
     "float? scale", "float soft_cap", "int window", "int chunk", "int ring_size", "Tensor? sinks", "int? max_seqlen_q",
@@ -165,7 +165,7 @@ class Operation:
         result = {name: values.get(name) for name in names if name not in read}
         for name, value in values.items():
             group, _, member = name.partition("].")
-            if not name.startswith("groups[") or member not in ("out", "q8_out", "q8_scale", "cache.k", "cache.k_scale"):
+            if not name.startswith("groups[") or member not in ("out", "q8_out", "q8_scale", "cache.k", "cache.k_scale", "cache.k_block_scale"):
                 continue
             given = (member == "q8_scale" and value is not None and len(value.shape) != 2) or (
                 member == "cache.k_scale" and values.get(f"{group}].cache.scaling") != "token_head"

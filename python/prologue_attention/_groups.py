@@ -23,7 +23,8 @@ NormScope = Literal["head", "token"]
 PositionScale = Literal["none", "llama4", "logn"]
 CacheLayout = Literal["nhd", "hnd"]
 CacheScaling = Literal["none", "tensor", "head", "token_head"]
-CacheType = Literal["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2", "int8", "int4", "uint4"]
+CacheType = Literal["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2", "int8", "int4", "uint4", "mxfp8", "mxfp4", "nvfp4"]
+BlockScaleLayout = Literal["linear", "interleaved_4_tokens"]
 MlaCacheType = Literal["fp8_e4m3", "fp8_e5m2", "fp8_ds_mla"]
 Rounding = Literal["once", "per_step"]
 HeadActivation = Literal["none", "sigmoid"]
@@ -154,10 +155,16 @@ class PagedKv(NamedTuple):
 
     layout: "nhd": k and v are [num_pages, page_size, num_kv_heads, head_dim]; "hnd": [num_pages, num_kv_heads, page_size, head_dim].
         Channels are contiguous, other strides are free: views of an interleaved buffer are fine.
-    k, v: of types of their own: float32, float16, bfloat16, fp8, int8, or for types without a dtype uint8 with k_type, v_type: "fp8_e4m3", "fp8_e5m2", "int8",
-        "int4", "uint4" (two channels in a byte, the even one in the low half). One of them may be None.
+    k, v: of types of their own: float32, float16, bfloat16, fp8, int8, or for types without a dtype uint8 with k_type, v_type: "fp8_e4m3",
+        "fp8_e5m2", "int8", "mxfp8"; "int4", "uint4", "mxfp4", "nvfp4" (two channels in a byte, the even one in the low half). One of them may
+        be None.
     scaling: "none" (fp8 with scale 1), "tensor" (k_scale, v_scale: [1]), "head" ([num_kv_heads]), or "token_head": the prologue computes
-        and writes them, [num_pages, page_size, num_kv_heads] in the layout's order; for uint4 [.., 2], scale and zero point. float32.
+        and writes them, [num_pages, page_size, num_kv_heads] in the layout's order; for uint4 [.., 2], scale and zero point. float32. It says
+        nothing of the block-scaled types mxfp8, mxfp4 and nvfp4.
+    k_block_scale, v_block_scale: of block-scaled types, uint8 or fp8_e4m3, [num_pages, page_size, num_kv_heads, blocks] in the layout's
+        order: a scale for each block of 32 channels (mxfp8, mxfp4: 2 ** (byte - 127)) or 16 (nvfp4: e4m3, and all of them times k_scale,
+        v_scale: [1], None = 1). The prologue computes and writes them.
+    k_block_scale_layout, v_block_scale_layout: "interleaved_4_tokens": the scales of four tokens are transposed (vLLM's V on SM100).
     """
 
     k: Optional[Array] = None
@@ -168,6 +175,15 @@ class PagedKv(NamedTuple):
     scaling: CacheScaling = "none"
     k_type: Optional[CacheType] = None
     v_type: Optional[CacheType] = None
+    k_block_scale: Optional[Array] = None
+    v_block_scale: Optional[Array] = None
+    k_block_scale_layout: BlockScaleLayout = "linear"
+    v_block_scale_layout: BlockScaleLayout = "linear"
+
+
+def channels_per_element(cache_type: Optional[CacheType]) -> int:
+    """The channels of an element of k or v."""
+    return 2 if cache_type in ("int4", "uint4", "mxfp4", "nvfp4") else 1
 
 
 class HeadGroup(NamedTuple):

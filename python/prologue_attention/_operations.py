@@ -8,7 +8,7 @@ from . import _extension
 from ._arguments import ATTENTION_LAYER, ATTENTION_PROLOGUE, GATHER_COS_SIN, MLA_PROLOGUE, PAGED_ATTENTION, REROPE, ROTARY
 from ._frameworks import explain, framework_of, groups_with_frequencies, leaves_elements, may_pad, with_frequencies
 from ._groups import Array, HeadNorm, Layout, MlaCacheType, PagedKv, PageTable, PastTable, QueryScale, Rope, Rounding, Tail, TokenPlaces
-from ._groups import HeadGroup, flat, flat_groups, flat_places
+from ._groups import HeadGroup, channels_per_element, flat, flat_groups, flat_places
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -211,6 +211,7 @@ def attention_prologue(
     k_norm: Optional[HeadNorm] = None,
     v_norm: Optional[HeadNorm] = None,
     hadamard_block: int = 0,
+    v_hadamard_block: int = 0,
     q_scale: Optional[QueryScale] = None,
     k_constant: float = 1.0,
     v_constant: float = 1.0,
@@ -236,6 +237,7 @@ def attention_prologue(
     q_rope, k_rope: the rotated channels, if they are apart; k_rope may have one head for all (DeepSeek).
     q_bias, k_bias, v_bias: [heads * head_dim] or [heads, head_dim] in the dtype of q.
     hadamard_block: a power of two in 2..512: the transform of each block of channels of Q and K.
+    v_hadamard_block: the same of V. Attention's output is then transformed, too, which the same transform undoes; attention_layer does that.
     k_constant, v_constant: what K and V are multiplied by, as their last step; not 0.
     rounding: "once": only at the stores; "per_step": also where separate operations would store.
     groups: up to four HeadGroup: other heads of the same tokens, in the same launch. There may then be no q, k and v at all. Not with
@@ -269,8 +271,8 @@ def attention_prologue(
     norms = _NO_NORMS if q_norm is k_norm is v_norm is None else (*flat(q_norm), *flat(k_norm), *flat(v_norm))
     arguments = (
         q, k, v, q_rope, k_rope, qkv, num_q_heads, num_kv_heads, head_dim, v_head_dim, v_from_k, q_out, q8_out, q8_scale,
-        *flat(cache), q_bias, k_bias, v_bias, *norms, *flat(rope), *flat_places(places), hadamard_block, *flat(q_scale), k_constant,
-        v_constant, rounding, k_out, v_out, faults, token_faults,
+        *flat(cache), q_bias, k_bias, v_bias, *norms, *flat(rope), *flat_places(places), hadamard_block, v_hadamard_block, *flat(q_scale),
+        k_constant, v_constant, rounding, k_out, v_out, faults, token_faults,
         *flat_groups(groups),
     )  # fmt: skip
     if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients((first, k, v)):
@@ -401,7 +403,7 @@ def paged_attention(
     """
     framework = framework_of(q)
     if out is None and len(q.shape) == 3 and (cache.v is None or len(cache.v.shape) == 4):
-        v_dim = q.shape[2] if cache.v is None else cache.v.shape[3] * (2 if cache.v_type in ("int4", "uint4") else 1)
+        v_dim = q.shape[2] if cache.v is None else cache.v.shape[3] * channels_per_element(cache.v_type)
         out = framework.zeros(q, (q.shape[0], q.shape[1], v_dim))
     arguments = (
         q, out, *flat(cache), cu_seqlens_q, seq_lens, *flat(page_table), scale, soft_cap, window, chunk, ring_size, sinks, max_seqlen_q,
@@ -434,6 +436,7 @@ def attention_layer(
     k_norm: Optional[HeadNorm] = None,
     v_norm: Optional[HeadNorm] = None,
     hadamard_block: int = 0,
+    v_hadamard_block: int = 0,
     q_scale: Optional[QueryScale] = None,
     k_constant: float = 1.0,
     v_constant: float = 1.0,
@@ -475,8 +478,8 @@ def attention_layer(
     arguments = (
         hidden_states, qkv_weight, output_weight, output_bias, out, num_q_heads, num_kv_heads, head_dim, v_head_dim,
         *flat(cache), q_bias, k_bias, v_bias, *flat(q_norm), *flat(k_norm), *flat(v_norm), *flat(rope), *flat_places(places),
-        hadamard_block, *flat(q_scale), k_constant, v_constant, rounding, k_out, v_out, faults, token_faults, scale, soft_cap, window, chunk,
-        ring_size, sinks, max_seqlen_q, max_seq_len, num_decode_seqs, batch_invariant, seq_lens, workspace, clears,
+        hadamard_block, v_hadamard_block, *flat(q_scale), k_constant, v_constant, rounding, k_out, v_out, faults, token_faults, scale, soft_cap,
+        window, chunk, ring_size, sinks, max_seqlen_q, max_seq_len, num_decode_seqs, batch_invariant, seq_lens, workspace, clears,
     )  # fmt: skip
     if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients((hidden_states, qkv_weight, output_weight)):
         framework.dispatcher.attention_layer(arguments)

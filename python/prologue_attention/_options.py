@@ -43,6 +43,7 @@ class PrologueOptions(_FaultOptions, total=False):
     k_norm: Optional[HeadNorm]
     v_norm: Optional[HeadNorm]
     hadamard_block: int
+    v_hadamard_block: int
     q_scale: Optional[QueryScale]
     k_constant: float
     v_constant: float

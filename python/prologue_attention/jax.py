@@ -16,7 +16,7 @@ import jax_tvm_ffi  # type: ignore[import-untyped,import-not-found,unused-ignore
 from . import _extension
 from ._arguments import ATTENTION_PROLOGUE, PAGED_ATTENTION, ROTARY, Operation
 from ._frameworks import leaves_elements, may_pad
-from ._groups import HeadNorm, Layout, PagedKv, PageTable, QueryScale, Rope, RotaryTensor, Rounding, Tail, TokenPlaces
+from ._groups import HeadNorm, Layout, PagedKv, PageTable, QueryScale, Rope, RotaryTensor, Rounding, Tail, TokenPlaces, channels_per_element
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -120,6 +120,7 @@ def attention_prologue(
     k_norm: Optional[HeadNorm] = None,
     v_norm: Optional[HeadNorm] = None,
     hadamard_block: int = 0,
+    v_hadamard_block: int = 0,
     q_scale: Optional[QueryScale] = None,
     k_constant: float = 1.0,
     v_constant: float = 1.0,
@@ -134,11 +135,11 @@ def attention_prologue(
     q_out = (jnp.zeros if may_pad(places) else jax.ShapeDtypeStruct)(q.shape, q.dtype)
     arguments = ATTENTION_PROLOGUE.arguments(
         q=q, k=k, v=v, v_from_k=False, q_out=q_out, cache=cache, q_bias=q_bias, k_bias=k_bias, v_bias=v_bias, q_norm=q_norm, k_norm=k_norm,
-        v_norm=v_norm, rope=rope, places=places, hadamard_block=hadamard_block, q_scale=q_scale, k_constant=k_constant, v_constant=v_constant,
-        rounding=rounding,
+        v_norm=v_norm, rope=rope, places=places, hadamard_block=hadamard_block, v_hadamard_block=v_hadamard_block, q_scale=q_scale,
+        k_constant=k_constant, v_constant=v_constant, rounding=rounding,
     )  # fmt: skip
     scales = ("k_scale", "v_scale") if cache.scaling == "token_head" else ()
-    names = [name for name in ("k", "v", *scales) if getattr(cache, name) is not None]
+    names = [name for name in ("k", "v", *scales, "k_block_scale", "v_block_scale") if getattr(cache, name) is not None]
     q_result, *written = _call(ATTENTION_PROLOGUE, arguments, [q_out, *(getattr(cache, name) for name in names)])
     return q_result, cache._replace(**dict(zip(names, written)))
 
@@ -162,7 +163,7 @@ def paged_attention(
     workspace_bytes: int = 0,
 ) -> jax.Array:
     """prologue_attention.paged_attention. workspace_bytes: on a GPU, of the scratch memory."""
-    v_dim = q.shape[2] if cache.v is None else cache.v.shape[3] * (2 if cache.v_type in ("int4", "uint4") else 1)
+    v_dim = q.shape[2] if cache.v is None else cache.v.shape[3] * channels_per_element(cache.v_type)
     out = jnp.zeros((q.shape[0], q.shape[1], v_dim), q.dtype)
     workspace = jax.ShapeDtypeStruct((workspace_bytes,), jnp.uint8) if workspace_bytes > 0 else None  # type: ignore[no-untyped-call,unused-ignore]
     arguments = PAGED_ATTENTION.arguments(

@@ -33,6 +33,7 @@ Array read_prologue_steps(Arguments& arguments, AttentionPrologueParams& params)
   params.rope = read_rope(arguments, 1, params.num_tokens, params.head_dim, RopeSources::of_prologues);
   params.places = read_token_places(arguments, params.num_tokens, params.rope.num_axes);
   params.hadamard_block = arguments.integer("hadamard_block");
+  params.v_hadamard_block = arguments.integer("v_hadamard_block");
   params.q_scale = read_query_scale(arguments);
   params.k_constant = static_cast<float>(arguments.number("k_constant"));
   params.v_constant = static_cast<float>(arguments.number("v_constant"));

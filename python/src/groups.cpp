@@ -1,5 +1,7 @@
 #include "groups.h"
 
+#include <prologue/kernels/base/kv_types.h>
+
 #include <algorithm>
 
 namespace prologue::python {
@@ -311,6 +313,31 @@ QueryScale read_query_scale(Arguments& operation) {
   return scale;
 }
 
+namespace {
+
+// What k_type or v_type says: a type; or a block-scaled format. Its type is unset if nothing is given.
+KvFormat read_cache_type(Arguments& arguments, Name name) {
+  if (!arguments.given(name)) return {};
+  const KvFormat named = kv_format_of(arguments.string(name));
+  return is_block_scaled(named) ? named : KvFormat{arguments.dtype(name)};
+}
+
+// Scales of blocks: a byte each.
+void read_block_scales(const Array& scales, bool nhd, const PagedKvView& cache, PagedHeads& heads) {
+  const int token_axis = nhd ? 1 : 2, head_axis = nhd ? 2 : 1;
+  if (scales.dtype() != DType::uint8 && scales.dtype() != DType::fp8_e4m3) {
+    fail_type(scales.name(), " is ", dtype_name(scales.dtype()), ": it must be uint8 or fp8_e4m3");
+  }
+  scales.require_rank(4, 4).require_size(0, cache.num_pages, "the pages");
+  scales.require_size(token_axis, cache.page_size, "the page size").require_size(head_axis, cache.num_kv_heads, "the kv heads");
+  const int64_t channels = block_channels(heads.format);
+  scales.require_size(3, heads.head_dim / channels, "the blocks of a head").require_contiguous(3);
+  heads.block_scale = static_cast<uint8_t*>(scales.data());
+  heads.scale_strides = {scales.stride(0), scales.stride(token_axis), scales.stride(head_axis)};
+}
+
+}  // namespace
+
 PagedKvView read_paged_kv(Arguments& operation) {
   PagedKvView cache;
   Arguments arguments(operation, "cache");
@@ -322,7 +349,14 @@ PagedKvView read_paged_kv(Arguments& operation) {
                                                                     {"tensor", KvScaling::tensor},
                                                                     {"head", KvScaling::head},
                                                                     {"token_head", KvScaling::token_head}});
-  const DType k_type = arguments.dtype("k_type"), v_type = arguments.dtype("v_type");
+  const KvFormat k_type = read_cache_type(arguments, "k_type"), v_type = read_cache_type(arguments, "v_type");
+  const Array k_blocks = arguments.optional_array("k_block_scale"), v_blocks = arguments.optional_array("v_block_scale");
+  const auto layout_of_blocks = [&](Name name) {
+    return arguments.choice<BlockScaleLayout>(
+        name, {{"linear", BlockScaleLayout::linear}, {"interleaved_4_tokens", BlockScaleLayout::interleaved_4_tokens}});
+  };
+  cache.k.block_scale_layout = layout_of_blocks("k_block_scale_layout");
+  cache.v.block_scale_layout = layout_of_blocks("v_block_scale_layout");
   arguments.require_all_read();
   const Array& first = k ? k : v;
   if (!first) fail_value("cache: both k and v are None: leave out the cache instead");
@@ -330,13 +364,15 @@ PagedKvView read_paged_kv(Arguments& operation) {
   const int token_axis = nhd ? 1 : 2, head_axis = nhd ? 2 : 1;
   cache.num_pages = first.size(0), cache.page_size = first.size(token_axis), cache.num_kv_heads = first.size(head_axis);
 
-  const auto read = [&](const Array& array, const Array& scale, DType type, PagedHeads& heads) {
+  const auto read = [&](const Array& array, const Array& scale, const Array& blocks, const KvFormat& given, PagedHeads& heads) {
     if (!array) return;
+    const DType type = given.type;
+    const bool block_scaled = is_block_scaled(given);
     array.require_rank(4, 4).require_contiguous(3);
     array.require_size(0, cache.num_pages, "the pages").require_size(token_axis, cache.page_size, "the page size");
     array.require_size(head_axis, cache.num_kv_heads, "the kv heads");
     heads.format.type = type == DType::unset ? array.dtype() : type;
-    heads.format.scaling = scaling;
+    heads.format.scaling = block_scaled ? given.scaling : scaling;
     if (dtype_is_quantized(heads.format.type) || heads.format.type == array.dtype()) {
       if (dtype_is_quantized(heads.format.type) && dtype_size(array.dtype()) != 1) {
         fail_type(array.name(), " is ", dtype_name(array.dtype()), ": for ", dtype_name(type),
@@ -345,12 +381,25 @@ PagedKvView read_paged_kv(Arguments& operation) {
     } else {
       fail_type(array.name(), " is ", dtype_name(array.dtype()), ", and its type is given as ", dtype_name(type));
     }
+    if (!block_scaled && blocks) {
+      fail_value(blocks.name(), " is given, but ", array.name(), " is ", dtype_name(heads.format.type),
+                 ": only mxfp8, mxfp4 and nvfp4 have scales of blocks");
+    }
     const int64_t per_byte = dtype_bits(heads.format.type) == 4 ? 2 : 1;
     heads.data = array.data();
     heads.head_dim = array.size(3) * per_byte;
     heads.strides = {array.stride(0) * per_byte, array.stride(token_axis) * per_byte, array.stride(head_axis) * per_byte};
     if (!dtype_is_quantized(heads.format.type)) {
       heads.format.scaling = KvScaling::none;
+      return;
+    }
+    if (block_scaled) {
+      if (!blocks) fail_value(array.name(), " is ", kv_format_name(given), ": its block_scale must be given");
+      read_block_scales(blocks, nhd, cache, heads);
+      if (scale && given.scaling == KvScaling::mx) {
+        fail_value(scale.name(), " is given, but ", array.name(), " is ", kv_format_name(given), ": its only scales are those of blocks");
+      }
+      if (scale) heads.scale = scale.require_one_number().as<float>(DType::f32);
       return;
     }
     if (scaling == KvScaling::none) return;
@@ -369,8 +418,8 @@ PagedKvView read_paged_kv(Arguments& operation) {
       heads.scale_strides = {scale.stride(0), scale.stride(token_axis), scale.stride(head_axis)};
     }
   };
-  read(k, k_scale, k_type, cache.k);
-  read(v, v_scale, v_type, cache.v);
+  read(k, k_scale, k_blocks, k_type, cache.k);
+  read(v, v_scale, v_blocks, v_type, cache.v);
   if (!k) cache.k.head_dim = cache.v.head_dim;
   return cache;
 }

@@ -344,6 +344,95 @@ def test_int4_in_bytes_and_fp8_by_name(rng, step):
     np.testing.assert_allclose(in_slots(v_scale[..., None], step["slots"])[..., 0], abs(step["v"]).max(-1) / 448, rtol=1e-6)
 
 
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+E4M3 = np.array([(-1) ** (code >> 7) * (2.0 ** ((code >> 3 & 15) - 7) * (1 + (code & 7) / 8) if code & 120 else (code & 7) / 512) for code in range(256)])
+E4M3[[127, 255]] = np.nan
+
+
+def decoded(kind, codes, scales, factor=1.0):
+    """The numbers of a block-scaled cache, by the definitions of the formats."""
+    if kind != "mxfp8":
+        codes = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:-1], -1)
+    values = (E4M3 if kind == "mxfp8" else E2M1)[codes]
+    scale = E4M3[scales] * factor if kind == "nvfp4" else 2.0 ** (scales.astype(np.float64) - 127)
+    return values * scale.repeat(values.shape[-1] // scale.shape[-1], -1)
+
+
+@pytest.mark.parametrize("layout", ["nhd", "hnd"])
+@pytest.mark.parametrize("k_type, v_type", [("mxfp8", "nvfp4"), ("nvfp4", "mxfp4"), ("mxfp4", "mxfp8")])
+def test_block_scaled_caches(rng, layout, k_type, v_type):
+    dim, pages, page, heads = 64, 3, 4, 2
+    q, k, v = (rng.standard_normal((6, n, dim)).astype(np.float32) for n in (4, heads, heads))
+
+    def zeros(width):
+        return np.zeros((pages, page, heads, width) if layout == "nhd" else (pages, heads, page, width), np.uint8)
+
+    def side(kind):
+        return zeros(dim if kind == "mxfp8" else dim // 2), zeros(dim // 16 if kind == "nvfp4" else dim // 32)
+
+    (k_cache, k_blocks), (v_cache, v_blocks) = side(k_type), side(v_type)
+    factors = {kind: np.array([0.01], np.float32) if kind == "nvfp4" else None for kind in (k_type, v_type)}
+    cache = PagedKv(
+        k_cache, v_cache, factors[k_type], factors[v_type], layout, k_type=k_type, v_type=v_type, k_block_scale=k_blocks, v_block_scale=v_blocks
+    )
+    slots = np.array([5, 0, 7, 2, 9, 11])
+    prologue.attention_prologue(q, k, v, cache=cache, places=TokenPlaces(slot_mapping=slots))
+    for kind, codes, scales, want in ((k_type, k_cache, k_blocks, k), (v_type, v_cache, v_blocks, v)):
+        if layout == "hnd":
+            codes, scales = codes.transpose(0, 2, 1, 3), scales.transpose(0, 2, 1, 3)
+        factor = 1.0 if factors[kind] is None else 0.01
+        got = decoded(kind, codes, scales, factor).reshape(-1, heads, dim)[slots]
+        steps = {"mxfp8": 1 / 8, "mxfp4": 0.34, "nvfp4": 0.25}[kind]  # of the largest number of a block
+        block = 16 if kind == "nvfp4" else 32
+        largest = abs(want).reshape(6, heads, -1, block).max(-1).repeat(block, -1)
+        assert (abs(got - want) <= steps * largest).all()
+        assert abs(got - want).max() > 0
+
+    table, ends, lengths = PageTable(np.array([[1, 0, 2]], np.int32)), np.array([0, 6], np.int32), np.array([12], np.int32)
+    got = prologue.paged_attention(q, cache, page_table=table, cu_seqlens_q=ends, seq_lens=lengths)
+    plain = []
+    for kind, codes, scales in ((k_type, k_cache, k_blocks), (v_type, v_cache, v_blocks)):
+        plain.append(decoded(kind, codes, scales, 1.0 if factors[kind] is None else 0.01).astype(np.float32))
+    want = prologue.paged_attention(q, PagedKv(*plain, layout=layout), page_table=table, cu_seqlens_q=ends, seq_lens=lengths)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_block_scaled_caches_are_refused_with_a_reason(rng):
+    k = rng.standard_normal((2, 1, 64)).astype(np.float32)
+    codes, blocks = np.zeros((2, 4, 1, 32), np.uint8), np.zeros((2, 4, 1, 4), np.uint8)
+    good = PagedKv(codes, codes.copy(), k_type="nvfp4", v_type="nvfp4", k_block_scale=blocks, v_block_scale=blocks.copy())
+
+    def call(**changes):
+        prologue.attention_prologue(k.copy(), k, k, cache=good._replace(**changes), places=TokenPlaces(slot_mapping=np.arange(2)))
+
+    call()
+    for changes, message in (
+        ({"k_block_scale": None}, "k_cache is nvfp4: its block_scale must be given"),
+        ({"k_block_scale": blocks[..., :2]}, "k_block_scale .* the blocks of a head"),
+        ({"v_block_scale": blocks[:1].copy()}, "v_block_scale .* the pages"),
+        ({"k_type": "int4", "scaling": "tensor", "k_scale": np.ones(1, np.float32)}, "only mxfp8, mxfp4 and nvfp4 have scales of blocks"),
+        ({"k_block_scale_layout": "swizzled"}, "k_block_scale_layout is 'swizzled'"),
+        ({"k": np.zeros((2, 4, 1, 64), np.uint8), "k_type": "mxfp8", "k_block_scale": blocks[..., :2].copy(), "k_scale": np.ones(1, np.float32)},
+         "k_scale is given, but k_cache is mxfp8"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            call(**changes)
+    with pytest.raises(TypeError, match="k_block_scale is int32"):
+        call(k_block_scale=blocks.astype(np.int32))
+
+
+def test_the_transform_of_v_is_undone_by_itself(rng):
+    q, k, v = (rng.standard_normal((3, n, 64)).astype(np.float32) for n in (4, 2, 2))
+    v_out = np.zeros_like(v)
+    prologue.attention_prologue(q, k, v, v_out=v_out, v_hadamard_block=32)
+    signs = np.array([[(-1.0) ** bin(i & j).count("1") for j in range(32)] for i in range(32)])
+    want = (v.reshape(3, 2, 2, 32) @ signs / np.sqrt(32)).reshape(v.shape)
+    np.testing.assert_allclose(v_out, want, atol=1e-5)
+    again = np.zeros_like(v)
+    prologue.attention_prologue(q, k, v_out, v_out=again, v_hadamard_block=32)
+    np.testing.assert_allclose(again, v, atol=1e-5)
+
+
 def test_fp8_query(rng, step):
     q8, scale = np.zeros(step["q"].shape, np.uint8), np.zeros((TOKENS, Q_HEADS), np.float32)
     assert prologue.attention_prologue(step["q"], rope=ROPE, places=TokenPlaces(step["positions"]), q8_out=q8, q8_scale=scale) is q8

@@ -17,6 +17,7 @@ class Tensor:
 def calls(q: Tensor, k: Tensor, v: Tensor, table: Tensor, positions: Tensor, many: Sequence[Tensor]) -> None:
     rope = Rope(cos_sin=table, past_table="zero")
     cache = PagedKv(k, v, layout="hnd", scaling="token_head", k_type="int4")
+    PagedKv(k, k, k_type="mxfp8", v_type="nvfp4", k_block_scale=k, v_block_scale=v, v_block_scale_layout="interleaved_4_tokens")
     places = TokenPlaces(positions=positions, page_table=PageTable(block_table=positions))
 
     assert_type(prologue.rotary(q, rope=rope), Tensor)
