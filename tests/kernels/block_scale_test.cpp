@@ -442,7 +442,7 @@ TEST_P(BlockScaleTest, OneSideMayBeOfAnotherFormat) {
                              k = random.normals<float>(kTokens * kHeads * kDim),
                              v = random.normals<float>(kTokens * kHeads * kDim);
     const std::vector<int64_t> slots = {3, 1, 4, 15, 9, 2, 6};
-    const auto run = [&](Backend backend) {
+    const auto run = [&, k_format = k_format, v_format = v_format](Backend backend) {
       Arena arena(backend);
       AttentionPrologueParams p;
       p.num_tokens = kTokens, p.num_q_heads = kQHeads, p.num_kv_heads = kHeads, p.head_dim = kDim, p.dtype = DType::f32;
