@@ -315,7 +315,7 @@ TEST_F(OutOfMemory, CacheStepAndTables) {
   RopeConfig rope;
   rope.rotary_dim = 8;
   const KvCacheConfig config{2, {{8, 0}, {8, 3}}};
-  const KvStorageConfig storage{2, 0, 2, 1, 2, DType::f32, DType::unset, {0, 1}, {3, 1}};
+  const KvStorageConfig storage{2, 0, 2, 1, 2, {DType::f32}, {}, {0, 1}, {3, 1}};
   const KvSizing sizing{{0, 3}, 1, 1};
   fail_each_allocation([&]() -> Status {
     PROLOGUE_ASSIGN_OR_RETURN(KvCache cache, KvCache::create(config));

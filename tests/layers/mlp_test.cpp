@@ -181,7 +181,7 @@ class MlpOnBackend : public testing::TestWithParam<Backend> {
     if (!graph.ok()) return {};
     const std::string table = graph_table(*graph);
     const int64_t width = graph->info(out).width;
-    const KvStorage storage = KvStorage::create({1, 4, 4, 1, 16, DType::f32}, execution_.device).value();
+    const KvStorage storage = KvStorage::create({1, 4, 4, 1, 16, {DType::f32}}, execution_.device).value();
     auto executor = GraphExecutor::create(*graph, storage, {16, 16, 2, 16}, execution_);
     EXPECT_TRUE(executor.ok()) << executor.status().message();
     if (!executor.ok()) return {};

@@ -233,7 +233,7 @@ struct VariantModel {
       x = layers.back().build(g, g.norm("norm", x, {NormKind::rms, norms.back(), {}, kEps}));
     }
     graph = std::move(g).finish(x).value();
-    KvStorageConfig cache = {variant.num_layers, kPages, kPageSize, variant.num_kv_heads, variant.head_dim, dtype};
+    KvStorageConfig cache = {variant.num_layers, kPages, kPageSize, variant.num_kv_heads, variant.head_dim, {dtype}};
     cache.v_head_dim = variant.v_head_dim;
     storage = KvStorage::create(cache, execution.device).value();
     fill_cache(0xff);

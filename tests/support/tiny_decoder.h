@@ -48,7 +48,7 @@ struct TinyModel {
     Value x = g.add_norm("final_norm", previous, residual, {NormKind::rms, weight(1, kHidden, dtype)});
     x = g.select_logit_rows("last_tokens", x);
     graph = std::move(g).finish(g.linear("lm_head", x, embedding, {}, DType::f32)).value();
-    storage = KvStorage::create({kLayers, kPages, kPageSize, kKvHeads, kHeadDim, dtype}, execution.device).value();
+    storage = KvStorage::create({kLayers, kPages, kPageSize, kKvHeads, kHeadDim, {dtype}}, execution.device).value();
   }
 
   Weight weight(int64_t rows, int64_t cols, DType dtype) {
