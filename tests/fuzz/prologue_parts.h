@@ -490,7 +490,8 @@ inline void decode_groups(Choices& choices, MemoryMap& map, AttentionProloguePar
     if (c.q8) {
       g.q8_out = {nullptr, of_out.token, of_out.head, *c.q8, nullptr};
       damage(choices, g.q8_out.scaling);
-      map.array("groups.q8_out", g.q8_out.data, view_extent(g.q8_out, tokens, g.num_heads, g.head_dim, 8), Use::write);
+      const Extent extent = view_extent(g.q8_out, tokens, g.num_heads, g.head_dim, 8);
+      map.never_null(map.array("groups.q8_out", g.q8_out.data, extent, Use::write));
       const bool computed = g.q8_out.scaling == KvScaling::token_head;
       map.array("groups.q8_out.scale", g.q8_out.scale, dense(computed ? times(tokens, g.num_heads) : 1, 4),
                 computed ? Use::write : Use::read);
@@ -508,7 +509,7 @@ inline void decode_groups(Choices& choices, MemoryMap& map, AttentionProloguePar
     view.page_size = g.page_size > 0 ? g.page_size : p.cache.page_size;
     if (g.page_size > 0 || choices.chance(4)) {
       const int64_t slots = times(p.cache.num_pages, p.cache.page_size);
-      g.num_pages = choices.hostile() ? choices.absurd() : slots / std::max<int64_t>(view.page_size, 1) + 1;
+      g.num_pages = choices.hostile() ? choices.absurd() : plus(slots / std::max<int64_t>(view.page_size, 1), 1);
     }
     view.num_pages = g.num_pages > 0 ? g.num_pages : p.cache.num_pages;
     g.cache.format = decode_format(choices, p.dtype);
@@ -516,8 +517,9 @@ inline void decode_groups(Choices& choices, MemoryMap& map, AttentionProloguePar
     const DType stored = resolve_dtype(g.cache.format.type, p.dtype);
     const int64_t head = choices.stride(g.head_dim), token = choices.stride(times(g.num_heads, head));
     g.cache.strides = {choices.stride(times(view.page_size, token)), token, head};
-    map.optional("groups.cache", g.cache.data,
-                 cache_extent(view, g.cache.strides, g.head_dim, dtype_is_kv(stored) ? dtype_bits(stored) : 8), Use::write);
+    const Extent extent = cache_extent(view, g.cache.strides, g.head_dim, dtype_is_kv(stored) ? dtype_bits(stored) : 8);
+    const int cache = map.optional("groups.cache", g.cache.data, extent, Use::write);
+    if (g.cache.format.scaling != KvScaling::none) map.never_null(cache);
     if (g.cache.format.scaling == KvScaling::tensor) map.array("groups.cache.scale", g.cache.scale, dense(1, 4), Use::read);
     if (g.cache.format.scaling == KvScaling::head)
       map.array("groups.cache.scale", g.cache.scale, dense(g.num_heads, 4), Use::read);
