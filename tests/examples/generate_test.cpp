@@ -315,7 +315,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"--model MODEL --prompt x --kv-cache-dtype int3", 2,
                 "--kv-cache-dtype is 'int3': it must be auto, a type, or the types of K and V with a comma between them; "
                 "supported are "
-                "float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4 and uint4"},
+                "float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4, uint4, mxfp8, mxfp4 and nvfp4"},
         BadCase{"--model MODEL --prompt x --kv-cache-dtype int8,", 2, "--kv-cache-dtype is 'int8,'"},
         BadCase{"--model MODEL --prompt x --kv-cache-dtype ,int8", 2, "--kv-cache-dtype is ',int8'"},
         BadCase{"--model MODEL --prompt x --kv-cache-dtype int8,int8,int8", 2, "--kv-cache-dtype is 'int8,int8,int8'"},
