@@ -423,13 +423,13 @@ def test_block_scaled_caches_are_refused_with_a_reason(rng):
 
 def test_the_transform_of_v_is_undone_by_itself(rng):
     q, k, v = (rng.standard_normal((3, n, 64)).astype(np.float32) for n in (4, 2, 2))
-    v_out = np.zeros_like(v)
-    prologue.attention_prologue(q, k, v, v_out=v_out, v_hadamard_block=32)
+    v_out, k_out = np.zeros_like(v), np.zeros_like(k)
+    prologue.attention_prologue(q, k, v, k_out=k_out, v_out=v_out, v_hadamard_block=32)
     signs = np.array([[(-1.0) ** bin(i & j).count("1") for j in range(32)] for i in range(32)])
     want = (v.reshape(3, 2, 2, 32) @ signs / np.sqrt(32)).reshape(v.shape)
     np.testing.assert_allclose(v_out, want, atol=1e-5)
     again = np.zeros_like(v)
-    prologue.attention_prologue(q, k, v_out, v_out=again, v_hadamard_block=32)
+    prologue.attention_prologue(q, k, v_out, k_out=k_out, v_out=again, v_hadamard_block=32)
     np.testing.assert_allclose(again, v, atol=1e-5)
 
 
