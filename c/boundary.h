@@ -81,6 +81,26 @@ template <class Struct>
   return status;
 }
 
+inline constexpr const char* kGroupArguments[kMaxHeadGroups] = {"params->groups[0]", "params->groups[1]", "params->groups[2]",
+                                                                "params->groups[3]"};
+// The groups of heads that a call of the prologue points to have reserved words, too. A wrong number of groups is refused by the call itself.
+inline int64_t readable_groups(const AttentionPrologueParams& params) {
+  return params.groups != nullptr && params.num_groups <= kMaxHeadGroups ? params.num_groups : 0;
+}
+inline uint64_t reserved_bits(const AttentionPrologueParams& params) {
+  uint64_t bits = reserved_bits<AttentionPrologueParams>(params);
+  for (int64_t i = 0; i < readable_groups(params); ++i) bits |= reserved_bits(params.groups[i]);
+  return bits;
+}
+[[gnu::noinline, gnu::cold]] inline prologue_status reserved_argument(const char* function, const char* argument,
+                                                                      const AttentionPrologueParams& params, const char* init) {
+  prologue_status status = reserved_argument<AttentionPrologueParams>(function, argument, params, init);
+  for (int64_t i = 0; status == PROLOGUE_STATUS_OK && i < readable_groups(params); ++i) {
+    status = reserved_argument(function, kGroupArguments[i], params.groups[i], "prologue_head_group_init");
+  }
+  return status;
+}
+
 template <class T, class C>
 Status hand_over(Result<T> made, C** handle) {
   if (!made.ok()) return made.status();

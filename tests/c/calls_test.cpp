@@ -429,6 +429,10 @@ TEST(CCalls, AGateIsAGroupOfHeads) {
       EXPECT_NEAR(double{gate[8 * head + i]}, 1.0 / (1.0 + std::exp(-double{rows[16 * head + 8 + i]})), 1e-6);
     }
   }
+  group.reserved[2] = 1;
+  EXPECT_EQ(prologue_attention_prologue(&p, &execution), PROLOGUE_STATUS_INVALID_ARGUMENT);
+  EXPECT_EQ(message().find("prologue_attention_prologue: params->groups[0]->reserved must be zeros"), 0u) << message();
+  group.reserved[2] = 0;
   p.num_groups = 5;
   EXPECT_EQ(prologue_attention_prologue(&p, &execution), PROLOGUE_STATUS_INVALID_ARGUMENT);
   EXPECT_EQ(message(), "attention_prologue: num_groups is 5: it must lie in 0..4");
