@@ -9,6 +9,7 @@
 #include <cstring>
 #include <ctime>
 #include <fstream>
+#include <random>
 #include <stdexcept>
 #include <string_view>
 #include <thread>
@@ -164,7 +165,17 @@ std::vector<char> make_random_bytes(DType dtype) {
   return bytes;
 }
 
+// Codes of 8 or 4 bits: bit 6 is clear, so that an fp8 code is a number.
+std::vector<char> make_random_codes() {
+  std::vector<char> codes(size_t{1} << 20);
+  std::mt19937 random(1);
+  for (char& code : codes) code = static_cast<char>(random() & 0xbf);
+  return codes;
+}
+
 const std::vector<char>& random_bytes(DType dtype) {
+  static const std::vector<char> kCodes = make_random_codes();
+  if (dtype_is_quantized(dtype)) return kCodes;
   static const std::vector<char> kOfTypes[] = {make_random_bytes(DType::f32), make_random_bytes(DType::f16),
                                                make_random_bytes(DType::bf16)};
   return kOfTypes[static_cast<size_t>(dtype) - static_cast<size_t>(DType::f32)];
