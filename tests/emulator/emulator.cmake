@@ -1,8 +1,9 @@
 # PROLOGUE_CUDA=EMULATED: the .cu files as C++, with the emulator in place of the toolkit.
-add_library(prologue_emulator STATIC ${CMAKE_CURRENT_LIST_DIR}/emulator.cpp ${CMAKE_CURRENT_LIST_DIR}/runtime.cpp)
+add_library(prologue_emulator STATIC ${CMAKE_CURRENT_LIST_DIR}/emulator.cpp ${CMAKE_CURRENT_LIST_DIR}/matrices.cpp
+            ${CMAKE_CURRENT_LIST_DIR}/runtime.cpp)
 target_compile_features(prologue_emulator PUBLIC cxx_std_20)
 target_compile_definitions(prologue_emulator INTERFACE PROLOGUE_CUDA_EMULATED=1 PROLOGUE_FEW_TILES=200)
-target_include_directories(prologue_emulator PUBLIC ${CMAKE_CURRENT_LIST_DIR}/include)
+target_include_directories(prologue_emulator PUBLIC ${CMAKE_CURRENT_LIST_DIR}/include PRIVATE ${PROJECT_BINARY_DIR}/include)
 prologue_compile_settings(prologue_emulator)
 add_library(CUDA::cudart_static ALIAS prologue_emulator)
 

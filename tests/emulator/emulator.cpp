@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -90,7 +91,7 @@ struct WarpBarrier {
   uint32_t mask = 0;
   uint32_t arrived = 0;
   uint64_t round = 0;
-  const void* values[kWarpSize] = {};
+  void* values[kWarpSize] = {};
 };
 
 struct Warp {
@@ -129,6 +130,7 @@ struct Fiber : Thread {
   std::unique_ptr<Stack> stack;
   void* stack_pointer = nullptr;
   Block* block = nullptr;
+  int index = 0;               // of the fiber
   uint64_t cluster_round = 0;  // in which it arrived last
   Fiber* next = nullptr;       // in the ring of those that still run
   Fiber* previous = nullptr;
@@ -154,7 +156,8 @@ class Cluster {
  private:
   static void enter();
   Warp& warp() { return current_->block->warps[static_cast<size_t>(current_->number / kWarpSize)]; }
-  void yield();
+  void yield() { yield_to(current_->next); }
+  void yield_to(Fiber* next);
   [[noreturn]] void end_thread();
   void switch_to(Fiber* fiber, void** save, bool ends);
 
@@ -215,10 +218,10 @@ void Cluster::end_thread() {
   std::abort();
 }
 
-void Cluster::yield() {
+void Cluster::yield_to(Fiber* next) {
   if (++idle_ > 4 * static_cast<int64_t>(running_) + 4) fail("waits for threads that do not come");
   Fiber* const self = current_;
-  if (self->next != self) switch_to(self->next, &self->stack_pointer, false);
+  if (next != self) switch_to(next, &self->stack_pointer, false);
 }
 
 void Cluster::sync() {
@@ -259,10 +262,15 @@ void Cluster::sync(uint32_t mask) {
   WarpBarrier& b = barrier(mask);
   const uint64_t round = b.round;
   b.arrived |= lane;
-  while (b.round == round) {
-    if ((mask & ~(b.arrived | warp().ended)) == 0) {
+  for (bool first = true; b.round == round; first = false) {
+    const uint32_t missing = mask & ~(b.arrived | warp().ended);
+    if (missing == 0) {
       b.arrived = 0, idle_ = 0;
       ++b.round;
+    } else if (first) {  // the next lane, so that a warp runs on by itself; if that one waits for others, they have their turn
+      const uint32_t behind = missing & ~(2 * lane - 1);
+      const int next = std::countr_zero(behind != 0 ? behind : missing);
+      yield_to(fibers_[static_cast<size_t>(current_->index - current_->lane() + next)].get());
     } else {
       yield();
     }
@@ -307,6 +315,7 @@ void Cluster::run(std::vector<Block> blocks, const Extent& extent, const std::fu
   }
   for (int i = 0; i < running_; ++i) {
     Fiber& fiber = *fibers_[static_cast<size_t>(i)];
+    fiber.index = i;
     fiber.number = i % count;
     fiber.block = &blocks_[static_cast<size_t>(i / count)];
     fiber.cluster_round = 0;
@@ -374,10 +383,10 @@ void progress() { this_cluster.progress(); }
 void arrive_named(int id, int threads) { this_cluster.arrive_named(id, threads); }
 void sync_named(int id, int threads) { this_cluster.sync_named(id, threads); }
 
-const void* const* show(uint32_t mask, const void* value) {
+void* const* meet(uint32_t mask, void* lane) {
   WarpBarrier& b = this_cluster.barrier(mask);
   if (b.arrived == 0) std::fill(b.values, b.values + kWarpSize, nullptr);
-  b.values[thread->lane()] = value;
+  b.values[thread->lane()] = lane;
   sync_warp(mask);
   return b.values;
 }

@@ -61,17 +61,38 @@ void sync_named(int id, int threads);
 // Says in which thread something is wrong, and ends the program.
 [[noreturn]] void fail(const char* what);
 
-// Shows the other lanes of `mask` a value of this lane until done() has been called by all of them.
-const void* const* show(uint32_t mask, const void* value);
-inline void done(uint32_t mask) { sync_warp(mask); }
+// Returns what the lanes of `mask` gave, null for one that has ended, when all that still run have come here.
+void* const* meet(uint32_t mask, void* lane);
+
+// An instruction of a warp: `lane` has what this lane brings, room for what it gets, and `done`, which is false. The first lane that goes
+// on computes for all: compute(lanes), of 32, null where one is missing. The others have not gone on yet.
+template <class Lane, class F>
+void together(uint32_t mask, Lane& lane, const F& compute) {
+  void* const* met = meet(mask, &lane);
+  if (lane.done) return;
+  Lane* lanes[32];
+  for (int i = 0; i < 32; ++i) lanes[i] = static_cast<Lane*>(met[i]);
+  compute(static_cast<Lane* const*>(lanes));
+  for (Lane* const there : lanes) {
+    if (there != nullptr) there->done = true;
+  }
+}
 
 // Returns what lane `source` holds; this lane's own where that lane is not in `mask`.
 template <class T>
 T value_of(uint32_t mask, const T& value, int source) {
-  const void* const* all = show(mask, &value);
-  const T result = all[source] == nullptr ? value : *static_cast<const T*>(all[source]);
-  done(mask);
-  return result;
+  struct Lane {
+    T value;
+    int source;
+    T result;
+    bool done;
+  } lane = {value, source, value, false};
+  together(mask, lane, [](Lane* const* lanes) {
+    for (int i = 0; i < 32; ++i) {
+      if (lanes[i] != nullptr && lanes[lanes[i]->source] != nullptr) lanes[i]->result = lanes[lanes[i]->source]->value;
+    }
+  });
+  return lane.result;
 }
 
 }  // namespace emulator

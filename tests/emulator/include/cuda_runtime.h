@@ -14,6 +14,7 @@
 #include <cuda_runtime_api.h>
 
 #include "../emulator.h"
+#include "../matrices.h"
 
 #define __global__
 #define __device__
@@ -146,22 +147,33 @@ T __shfl_down_sync(uint32_t mask, T value, unsigned distance, int width = 32) {
   return emulator::value_of(mask, value, source >= (lane & ~(width - 1)) + width ? lane : source);
 }
 inline uint32_t __ballot_sync(uint32_t mask, int predicate) {
-  const void* const* all = emulator::show(mask, &predicate);
-  uint32_t result = 0;
-  for (int lane = 0; lane < 32; ++lane) {
-    if (all[lane] != nullptr && *static_cast<const int*>(all[lane]) != 0) result |= 1u << lane;
-  }
-  emulator::done(mask);
-  return result;
+  struct Lane {
+    int predicate;
+    uint32_t result;
+    bool done;
+  } lane = {predicate, 0, false};
+  emulator::together(mask, lane, [](Lane* const* lanes) {
+    uint32_t result = 0;
+    for (int i = 0; i < 32; ++i) result |= lanes[i] != nullptr && lanes[i]->predicate != 0 ? 1u << i : 0u;
+    for (int i = 0; i < 32; ++i) {
+      if (lanes[i] != nullptr) lanes[i]->result = result;
+    }
+  });
+  return lane.result;
 }
 inline int __reduce_add_sync(uint32_t mask, int value) {
-  const void* const* all = emulator::show(mask, &value);
-  int sum = 0;
-  for (int lane = 0; lane < 32; ++lane) {
-    if (all[lane] != nullptr) sum += *static_cast<const int*>(all[lane]);
-  }
-  emulator::done(mask);
-  return sum;
+  struct Lane {
+    int value, sum;
+    bool done;
+  } lane = {value, 0, false};
+  emulator::together(mask, lane, [](Lane* const* lanes) {
+    int sum = 0;
+    for (int i = 0; i < 32; ++i) sum += lanes[i] != nullptr ? lanes[i]->value : 0;
+    for (int i = 0; i < 32; ++i) {
+      if (lanes[i] != nullptr) lanes[i]->sum = sum;
+    }
+  });
+  return lane.sum;
 }
 inline int __any_sync(uint32_t mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 inline int __all_sync(uint32_t mask, int predicate) { return __ballot_sync(mask, predicate == 0) == 0; }

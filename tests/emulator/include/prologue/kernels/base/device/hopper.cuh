@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <deque>
 #include <vector>
 
@@ -167,19 +168,26 @@ struct Matrix {
       emulator::fail("multiplies a matrix whose descriptor has other bits");
     if (first / 128 % 8 != 0) emulator::fail("multiplies a matrix that does not begin in the first of 8 rows");
   }
-  static uint16_t at(uint32_t address) {
-    return *reinterpret_cast<const uint16_t*>(emulator::dynamic_shared + swizzled(address));
-  }
-  // Its rows are m or n.
-  uint16_t of_rows(int row, int k) const {
+  // Copies 8 neighbours, which the swizzle leaves together.
+  static void copy(uint32_t address, uint16_t* to) { std::memcpy(to, emulator::dynamic_shared + swizzled(address), 16); }
+  // [rows, 16]; the rows are m or n.
+  void copy_rows(int rows, uint16_t* to) const {
     if (first % 128 + 32 > 128) emulator::fail("multiplies a matrix that reaches beyond its row");
-    return at(first + static_cast<uint32_t>(row / 8) * stride + static_cast<uint32_t>(row % 8 * 128 + k * 2));
+    for (int row = 0; row < rows; ++row) {
+      const uint32_t start = first + static_cast<uint32_t>(row / 8) * stride + static_cast<uint32_t>(row % 8 * 128);
+      copy(start, to + row * 16), copy(start + 16, to + row * 16 + 8);
+    }
   }
-  // Its rows are k.
-  uint16_t of_columns(int n, int k) const {
+  // [16, columns]; the rows are k.
+  void copy_columns(int columns, uint16_t* to) const {
     if (first % 1024 != 0) emulator::fail("multiplies a transposed matrix that does not begin a swizzle");
-    return at(first + static_cast<uint32_t>(n / 64) * leading + static_cast<uint32_t>(k / 8) * stride +
-              static_cast<uint32_t>(k % 8 * 128 + n % 64 * 2));
+    for (int k = 0; k < 16; ++k) {
+      for (int n = 0; n < columns; n += 8) {
+        copy(first + static_cast<uint32_t>(n / 64) * leading + static_cast<uint32_t>(k / 8) * stride +
+                 static_cast<uint32_t>(k % 8 * 128 + n % 64 * 2),
+             to + k * columns + n);
+      }
+    }
   }
 };
 
@@ -194,9 +202,7 @@ struct Multiplication {
   bool own_rows;  // of b, not of its transpose
   float* d;       // of this thread
   int group = 0;  // 0: in none yet
-  std::vector<float> saved = {};      // what d held; empty: another one in flight adds to it
-  std::vector<float> decoded_b = {};  // [k, n], by the first thread that needs it
-  std::vector<float> decoded_a = {};  // [m, k]
+  std::vector<float> saved = {};  // what d held; empty: another one in flight adds to it
 };
 struct MultiplyingThread {
   std::deque<Multiplication> issued;
@@ -245,49 +251,51 @@ void multiply_async(float (&d)[kCount], const uint32_t (&a)[4], uint64_t b) {
   multiply_registers_async<T, true>(d, a, b);
 }
 
-// Computes what this thread holds of the product. `all`: of the warpgroup, its own among them.
-inline void multiply(Multiplication& m, const std::array<Multiplication*, kWarpgroup>& all) {
-  const auto number = [&](uint16_t bits) { return m.bfloat16 ? __bfloat162float({bits}) : __half2float({bits}); };
-  Multiplication& shared = *all[0];
-  for (const Multiplication* other : all) {
+// Gives back what the registers held before, and adds the product. `all`: of the threads of the warpgroup.
+inline void multiply(const std::array<Multiplication*, kWarpgroup>& all) {
+  const Multiplication& m = *all[0];
+  for (Multiplication* other : all) {
     if (other->b_descriptor != m.b_descriptor || other->a_descriptor != m.a_descriptor || other->columns != m.columns ||
         other->own_rows != m.own_rows || other->add != m.add) {
       emulator::fail("multiplies something else than other threads of its warpgroup");
     }
-  }
-  if (shared.decoded_b.empty()) {
-    const Matrix b(m.b_descriptor);
-    for (int k = 0; k < 16; ++k) {
-      for (int n = 0; n < m.columns; ++n) {
-        shared.decoded_b.push_back(number(m.own_rows ? b.of_columns(n, k) : b.of_rows(n, k)));
-      }
-    }
-    for (int row = 0; row < 64; ++row) {
-      for (int k = 0; k < 16; ++k) {
-        if (m.a == nullptr) {
-          shared.decoded_a.push_back(number(Matrix(m.a_descriptor).of_rows(row, k)));
-        } else {
-          const uint32_t pair = all[static_cast<size_t>(row / 16 * 32 + row % 8 * 4 + k % 8 / 2)]->a[row % 16 / 8 + k / 8 * 2];
-          shared.decoded_a.push_back(number(static_cast<uint16_t>(k % 2 == 0 ? pair : pair >> 16)));
-        }
-      }
+    for (size_t n = 0; n < other->saved.size(); ++n) {
+      if (!std::isnan(other->d[n])) emulator::fail("writes a register that a multiplication is adding to");
+      other->d[n] = other->saved[n];
     }
   }
-  const int in_group = emulator::thread->number % kWarpgroup;
-  const int lane = in_group % 32;
-  const int first_row = in_group / 32 * 16 + lane / 4;
-  for (int i = 0; i < m.columns / 2; ++i) {
-    const int row = first_row + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-    float sum = m.add ? m.d[i] : 0.0f;
-    const float* a = &shared.decoded_a[static_cast<size_t>(row * 16)];
-    const float* b = &shared.decoded_b[static_cast<size_t>(column)];
-    double products = sum;
-    for (int k = 0; k < 16; ++k) products += static_cast<double>(a[k]) * static_cast<double>(b[k * m.columns]);
-    m.d[i] = static_cast<float>(products);
+  constexpr int kRows = 64, kDepth = 16, kMaxColumns = 256;
+  static uint16_t bits_a[kRows * kDepth], bits_b[kDepth * kMaxColumns];
+  static float numbers_a[kRows * kDepth], numbers_b[kDepth * kMaxColumns], sums[kRows * kMaxColumns];
+  if (m.own_rows) {
+    Matrix(m.b_descriptor).copy_columns(m.columns, bits_b);
+  } else {
+    uint16_t transposed[kMaxColumns * kDepth];
+    Matrix(m.b_descriptor).copy_rows(m.columns, transposed);
+    for (int n = 0; n < m.columns; ++n) {
+      for (int k = 0; k < kDepth; ++k) bits_b[k * m.columns + n] = transposed[n * kDepth + k];
+    }
+  }
+  if (m.a == nullptr) Matrix(m.a_descriptor).copy_rows(kRows, bits_a);
+  const auto row_of = [](int t) { return t / 32 * 16 + t % 32 / 4; };  // of a thread's first registers
+  const auto place_of_sum = [&](int t, int i) { return (row_of(t) + i / 2 % 2 * 8) * m.columns + i / 4 * 8 + t % 4 * 2 + i % 2; };
+  for (int t = 0; t < kWarpgroup; ++t) {
+    const Multiplication& theirs = *all[static_cast<size_t>(t)];
+    for (int i = 0; m.a != nullptr && i < 4; ++i) {
+      uint16_t* const pair = bits_a + (row_of(t) + i % 2 * 8) * kDepth + t % 4 * 2 + i / 2 * 8;
+      pair[0] = static_cast<uint16_t>(theirs.a[i]), pair[1] = static_cast<uint16_t>(theirs.a[i] >> 16);
+    }
+    for (int i = 0; i < m.columns / 2; ++i) sums[place_of_sum(t, i)] = m.add ? theirs.d[i] : 0.0f;
+  }
+  emulator::widen(m.bfloat16, bits_a, kRows * kDepth, numbers_a);
+  emulator::widen(m.bfloat16, bits_b, kDepth * m.columns, numbers_b);
+  emulator::multiply_matrices(kRows, m.columns, numbers_a, numbers_b, sums);
+  for (int t = 0; t < kWarpgroup; ++t) {
+    for (int i = 0; i < m.columns / 2; ++i) all[static_cast<size_t>(t)]->d[i] = sums[place_of_sum(t, i)];
   }
 }
 
-// Does everything of the groups that are not among the last kPending.
+// Does everything of the groups that are not among the last kPending. One thread computes for its warpgroup.
 template <int kPending>
 void multiply_wait() {
   MultiplyingThread& self = multiplying_thread();
@@ -299,25 +307,20 @@ void multiply_wait() {
     emulator::progress();
     emulator::let_others_run();
   }
-  const int first = emulator::thread->number / kWarpgroup * kWarpgroup;
   size_t ending = 0;
   while (ending < self.issued.size() && self.issued[ending].group <= self.groups - kPending) ++ending;
-  for (size_t i = 0; i < ending; ++i) {
-    Multiplication& m = self.issued[i];
-    std::array<Multiplication*, kWarpgroup> all;
-    for (int t = 0; t < kWarpgroup; ++t) {
-      auto& theirs = multiplying_thread(first + t).issued;
-      if (theirs.size() != self.issued.size()) emulator::fail("waits for other multiplications than threads of its warpgroup");
-      all[static_cast<size_t>(t)] = &theirs[i];
-    }
-    if (!m.saved.empty()) {
-      for (size_t n = 0; n < m.saved.size(); ++n) {
-        if (!std::isnan(m.d[n])) emulator::fail("writes a register that a multiplication is adding to");
-        m.d[n] = m.saved[n];
+  if (emulator::thread->number % kWarpgroup == 0) {
+    for (size_t i = 0; i < ending; ++i) {
+      std::array<Multiplication*, kWarpgroup> all;
+      for (int t = 0; t < kWarpgroup; ++t) {
+        auto& theirs = multiplying_thread(emulator::thread->number + t).issued;
+        if (theirs.size() != self.issued.size()) emulator::fail("waits for other multiplications than threads of its warpgroup");
+        all[static_cast<size_t>(t)] = &theirs[i];
       }
+      multiply(all);
     }
-    multiply(m, all);
   }
+  sync_warpgroup();
   // Multiplications in flight continue to add to what has ended.
   for (size_t i = ending; i < self.issued.size(); ++i) {
     Multiplication& m = self.issued[i];
@@ -329,9 +332,7 @@ void multiply_wait() {
     m.saved.assign(m.d, m.d + count);
     std::fill(m.d, m.d + count, std::nanf(""));
   }
-  sync_warpgroup();
   self.issued.erase(self.issued.begin(), self.issued.begin() + static_cast<std::ptrdiff_t>(ending));
-  sync_warpgroup();
 }
 
 template <class Word, int kCount>

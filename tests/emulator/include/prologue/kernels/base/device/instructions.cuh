@@ -84,36 +84,50 @@ class Arrivals {
   int64_t missing_;
 };
 
-// ldmatrix: a lane has elements 2 * (lane % 4) and the next of row lane / 4.
+// ldmatrix: a lane has elements 2 * (lane % 4) and the next of row lane / 4. With .trans rows and columns are exchanged.
+struct LaneOfLoad {
+  const void* row;
+  uint32_t out[4];
+  bool done;
+};
 inline void load_matrices(uint32_t (&out)[4], const void* row) {
-  const int lane = emulator::thread->lane();
-  const void* const* rows = emulator::show(0xffffffffu, row);
-  for (int matrix = 0; matrix < 4; ++matrix) out[matrix] = static_cast<const uint32_t*>(rows[8 * matrix + lane / 4])[lane % 4];
-  emulator::done(0xffffffffu);
+  LaneOfLoad mine = {row, {}, false};
+  emulator::together(0xffffffffu, mine, [](LaneOfLoad* const* lanes) {
+    for (int lane = 0; lane < 32; ++lane) {
+      for (int matrix = 0; matrix < 4; ++matrix) {
+        lanes[lane]->out[matrix] = static_cast<const uint32_t*>(lanes[8 * matrix + lane / 4]->row)[lane % 4];
+      }
+    }
+  });
+  std::memcpy(out, mine.out, sizeof out);
 }
-
-// With .trans rows and columns are exchanged.
 inline void load_matrices_transposed(uint32_t (&out)[4], const void* row) {
-  const int lane = emulator::thread->lane();
-  const void* const* rows = emulator::show(0xffffffffu, row);
-  for (int matrix = 0; matrix < 4; ++matrix) {
-    const auto element = [&](int r) { return static_cast<const uint16_t*>(rows[8 * matrix + r])[lane / 4]; };
-    out[matrix] = element(2 * (lane % 4)) | static_cast<uint32_t>(element(2 * (lane % 4) + 1)) << 16;
-  }
-  emulator::done(0xffffffffu);
+  LaneOfLoad mine = {row, {}, false};
+  emulator::together(0xffffffffu, mine, [](LaneOfLoad* const* lanes) {
+    for (int lane = 0; lane < 32; ++lane) {
+      for (int matrix = 0; matrix < 4; ++matrix) {
+        const auto element = [&](int r) { return static_cast<const uint16_t*>(lanes[8 * matrix + r]->row)[lane / 4]; };
+        lanes[lane]->out[matrix] = element(2 * (lane % 4)) | static_cast<uint32_t>(element(2 * (lane % 4) + 1)) << 16;
+      }
+    }
+  });
+  std::memcpy(out, mine.out, sizeof out);
 }
 
 // movmatrix
 inline uint32_t transpose_matrix(uint32_t pair) {
-  const int lane = emulator::thread->lane();
-  const void* const* all = emulator::show(0xffffffffu, &pair);
-  const auto element = [&](int row, int column) {
-    return *static_cast<const uint32_t*>(all[4 * row + column / 2]) >> (column % 2 * 16) & 0xffffu;
-  };
-  const int row = lane / 4, column = 2 * (lane % 4);
-  const uint32_t result = element(column, row) | element(column + 1, row) << 16;
-  emulator::done(0xffffffffu);
-  return result;
+  struct Lane {
+    uint32_t pair, result;
+    bool done;
+  } mine = {pair, 0, false};
+  emulator::together(0xffffffffu, mine, [](Lane* const* lanes) {
+    const auto element = [&](int row, int column) { return lanes[4 * row + column / 2]->pair >> (column % 2 * 16) & 0xffffu; };
+    for (int lane = 0; lane < 32; ++lane) {
+      const int row = lane / 4, column = 2 * (lane % 4);
+      lanes[lane]->result = element(column, row) | element(column + 1, row) << 16;
+    }
+  });
+  return mine.result;
 }
 
 inline uint32_t subtract_halves(uint32_t x, uint32_t y) {
@@ -144,32 +158,14 @@ uint32_t multiply_pairs(uint32_t x, uint32_t y) {
   }
 }
 
-// Computes mma.m16n8k16: a lane has rows lane / 4 and lane / 4 + 8 of a and c, column lane / 4 of b.
+// mma.m16n8k16
 template <class T>
 void multiply_matrices(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  struct Operands {
-    uint32_t a[4], b[2];
-  };
-  const Operands mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
-  const int lane = emulator::thread->lane();
-  const void* const* all = emulator::show(0xffffffffu, &mine);
-  const auto of_lane = [&](int source) -> const Operands& { return *static_cast<const Operands*>(all[source]); };
-  const auto element = [](uint32_t pair, int i) -> double {
-    const auto bits = static_cast<uint16_t>(i % 2 == 0 ? pair : pair >> 16);
-    if constexpr (std::is_same_v<T, __nv_bfloat16>) return __bfloat162float({bits});
-    return __half2float({bits});
-  };
-  for (int i = 0; i < 4; ++i) {
-    const int row = lane / 4, column = 2 * (lane % 4) + i % 2;  // row + 8 for i >= 2: the odd registers of a
-    double sum = c[i];
-    for (int k = 0; k < 16; ++k) {
-      const uint32_t of_a = of_lane(4 * row + k % 8 / 2).a[i / 2 + (k >= 8 ? 2 : 0)];
-      const uint32_t of_b = of_lane(4 * column + k % 8 / 2).b[k / 8];
-      sum += element(of_a, k) * element(of_b, k);
-    }
-    c[i] = static_cast<float>(sum);
-  }
-  emulator::done(0xffffffffu);
+  emulator::LaneOfMultiplication mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}, {c[0], c[1], c[2], c[3]}, false};
+  emulator::together(0xffffffffu, mine, [](emulator::LaneOfMultiplication* const* lanes) {
+    emulator::multiply(std::is_same_v<T, __nv_bfloat16>, lanes);
+  });
+  std::memcpy(c, mine.c, sizeof c);
 }
 
 template <class T>
