@@ -8,6 +8,7 @@
 #include <prologue/kernels/rotary/rotary.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 #include <random>
@@ -123,6 +124,10 @@ int64_t norm_per_step(AttentionPrologueParams& p, bench::Setup& setup) {
 }
 int64_t rotated_k(AttentionPrologueParams& p, bench::Setup&) {
   p.hadamard_block = 64;
+  return 0;
+}
+int64_t rotated_v(AttentionPrologueParams& p, bench::Setup&) {
+  p.v_hadamard_block = 64;
   return 0;
 }
 int64_t identity_past_table(AttentionPrologueParams& p, bench::Setup&) {
@@ -248,6 +253,61 @@ int64_t lengths_after(AttentionPrologueParams& p, bench::Setup& setup) {
   return 0;
 }
 // make_problem() made both sides for V's type; K has codes of 8 bits.
+// The scales of blocks, beside a cache whose format make_problem() has set.
+int64_t scales_of_blocks(AttentionPrologueParams& p, bench::Setup& setup) {
+  const int64_t heads = p.cache.num_kv_heads, blocks = p.head_dim / block_channels(p.cache.k.format);
+  for (PagedHeads* side : {&p.cache.k, &p.cache.v}) {
+    const int64_t bytes = p.cache.num_pages * p.cache.page_size * heads * blocks;
+    side->block_scale = static_cast<uint8_t*>(setup.shared(bytes, DType::fp8_e4m3));
+    side->scale_strides = nhd_strides(p.cache.page_size, heads, blocks);
+    side->scale = p.cache.k.format.scaling == KvScaling::nv ? setup.values(std::vector<float>(1, 0.01f)) : nullptr;
+  }
+  return 2 * p.num_tokens * heads * blocks;
+}
+// DeepSeek V3.2: 64 q heads to fp8 with computed scales, and a k head with a LayerNorm into a cache of its own; 64 of 128 channels rotated.
+int64_t indexer(AttentionPrologueParams& p, bench::Setup& setup) {
+  constexpr int64_t kHeads = 64, kDim = 128;
+  const int64_t size = dtype_size(p.dtype), slots = p.cache.num_pages * p.cache.page_size;
+  static std::array<HeadGroup, 2> groups;
+  groups = {};
+  for (HeadGroup& group : groups) {
+    group.num_heads = &group == &groups[0] ? kHeads : 1;
+    group.head_dim = group.hadamard_block = kDim;
+    group.in = {setup.shared(p.num_tokens * group.num_heads * kDim * size, p.dtype), group.num_heads * kDim, kDim};
+    group.rope = p.rope;
+    group.rope.rotary_dim = 64;
+    set_cos_sin_table(group.rope, setup.shared(p.rope.max_position * 64 * 4, DType::f32), DType::f32, p.rope.max_position);
+  }
+  HeadGroup &q = groups[0], &k = groups[1];
+  q.q8_out.data = setup.shared(p.num_tokens * kHeads * kDim, DType::fp8_e4m3);
+  q.q8_out.token_stride = kHeads * kDim, q.q8_out.head_stride = kDim;
+  q.q8_out.scaling = KvScaling::token_head;
+  q.q8_out.scale = setup.values(std::vector<float>(static_cast<size_t>(p.num_tokens * kHeads)));
+  k.norm.placement = NormPlacement::before_rope;
+  k.norm.kind = NormKind::layer;
+  k.norm.weight = setup.shared(kDim * size, p.dtype);
+  k.norm.bias = setup.shared(kDim * size, p.dtype);
+  k.cache.data = setup.shared(slots * kDim, DType::fp8_e4m3);
+  k.cache.head_dim = kDim;
+  k.cache.format = {DType::fp8_e4m3, KvScaling::token_head};
+  k.cache.strides = nhd_strides(p.cache.page_size, 1, kDim);
+  k.cache.scale = setup.values(std::vector<float>(static_cast<size_t>(slots)));
+  k.cache.scale_strides = nhd_strides(p.cache.page_size, 1, 1);
+  p.groups = groups.data(), p.num_groups = 2;
+  return p.num_tokens * (kHeads + 1) * (kDim * size + kDim + 4);
+}
+// The sigmoid of a gate for every channel of Q, as Qwen3-Next's.
+int64_t gate(AttentionPrologueParams& p, bench::Setup& setup) {
+  static HeadGroup group;
+  const int64_t row = p.num_q_heads * p.head_dim, bytes = p.num_tokens * row * dtype_size(p.dtype);
+  group = {};
+  group.num_heads = p.num_q_heads, group.head_dim = p.head_dim;
+  group.in = {setup.shared(bytes, p.dtype), row, p.head_dim};
+  group.out = {setup.shared(bytes, p.dtype), row, p.head_dim};
+  group.activation = HeadActivation::sigmoid;
+  p.groups = &group, p.num_groups = 1;
+  return 2 * bytes;
+}
 int64_t k_in_8_bits(AttentionPrologueParams& p, bench::Setup& setup) {
   p.cache.k.format.type = DType::int8;
   p.cache.k.data = setup.shared(p.cache.num_pages * p.cache.k.strides.page, DType::int8);
@@ -350,6 +410,12 @@ const Shape kShapes[] = {
     {.name = "derived, lengths after", .derived = true, .more = lengths_after},
     {.name = "K in int8, V in int4, computed", .cache = DType::int4, .scaling = KvScaling::token_head, .more = k_in_8_bits},
     {.name = "Hadamard 64", .more = rotated_k},
+    {.name = "Hadamard 64 of v", .more = rotated_v},
+    {.name = "indexer", .more = indexer},
+    {.name = "gate", .more = gate},
+    {.name = "MXFP8", .cache = DType::fp8_e4m3, .scaling = KvScaling::mx, .more = scales_of_blocks},
+    {.name = "MXFP4", .cache = DType::fp4_e2m1, .scaling = KvScaling::mx, .more = scales_of_blocks},
+    {.name = "NVFP4", .cache = DType::fp4_e2m1, .scaling = KvScaling::nv, .more = scales_of_blocks},
     {.name = "bias, fp8", .bias = true, .cache = DType::fp8_e4m3, .scaling = KvScaling::tensor},
     {.name = "norm, fp8", .norm = true, .cache = DType::fp8_e4m3, .scaling = KvScaling::tensor},
     {.name = "norm, int8 computed", .norm = true, .cache = DType::int8, .scaling = KvScaling::token_head},
@@ -497,7 +563,7 @@ Problem make_problem(const Shape& shape, int64_t num_tokens, bench::Setup& setup
   p.cache.k.head_dim = shape.head_dim;
   p.cache.k.strides = p.cache.v.strides = nhd_strides(kPageSize, shape.num_kv_heads, shape.head_dim);
   p.cache.k.format.scaling = p.cache.v.format.scaling = shape.scaling;
-  if (shape.scaling != KvScaling::none) {
+  if (shape.scaling != KvScaling::none && !is_block_scaled(p.cache.k.format)) {
     const int64_t n = shape.cache == DType::uint4 ? 2 : 1;
     const int64_t count = computed ? num_pages * kPageSize * shape.num_kv_heads * n : shape.num_kv_heads;
     const std::vector<float> scales(static_cast<size_t>(count), 0.01f);

@@ -5,6 +5,7 @@
 // latent attention with 16 heads (an eighth of them) and all 128, on Hopper's kernel and on that of other GPUs; V is in K, so its bytes are
 // K's.
 #include <prologue/kernels/base/divide_up.h>
+#include <prologue/kernels/base/kv_types.h>
 #include <prologue/kernels/paged_attention/paged_attention.h>
 
 #include <algorithm>
@@ -63,6 +64,9 @@ constexpr Variant kVariants[] = {{DType::f32, DType::f32},
                                  {DType::bf16, DType::int8},
                                  {DType::bf16, DType::int4},
                                  {DType::bf16, DType::uint4},
+                                 {DType::bf16, DType::fp8_e4m3, DType::unset, 0, 0.0f, KvScaling::mx},
+                                 {DType::bf16, DType::fp4_e2m1, DType::unset, 0, 0.0f, KvScaling::mx},
+                                 {DType::bf16, DType::fp4_e2m1, DType::unset, 0, 0.0f, KvScaling::nv},
                                  {DType::bf16, DType::int8, DType::uint4},
                                  {DType::bf16, DType::fp8_e4m3, DType::int4},
                                  {DType::bf16, DType::bf16, DType::unset, 1024},
@@ -156,7 +160,7 @@ int main(int argc, char** argv) {
     const bool mixed = variant.v_cache != DType::unset;
     const KvFormat k_format = format_of(variant.cache, variant.scaling),
                    v_format = format_of(mixed ? variant.v_cache : variant.cache, variant.scaling);
-    const bool per_token = quantised && variant.scaling == KvScaling::token_head;
+    const bool per_token = quantised && variant.scaling == KvScaling::token_head, blocks = is_block_scaled(k_format);
     for (const Model& model : kModels) {
       for (const Load& load : kLoads) {
         if (variant.mma_sync && load.rows == 1) continue;
@@ -165,9 +169,9 @@ int main(int argc, char** argv) {
             str_cat(" ", model.name, " ", load.name, " seqs=", load.num_seqs, " rows=", load.rows, " length=", load.length);
         const std::string type = dtype_name(dtype);
         const std::string name =
-            str_cat(type, quantised ? "/" : "", quantised ? dtype_name(variant.cache) : "", mixed ? "," : "",
+            str_cat(type, quantised ? "/" : "", blocks ? kv_format_name(k_format) : quantised ? std::string(dtype_name(variant.cache)) : "", mixed ? "," : "",
                     mixed ? dtype_name(variant.v_cache) : "", variant.window > 0 ? " window=1024" : "",
-                    variant.soft_cap > 0.0f ? " cap=50" : "", quantised && !per_token ? " scale=tensor" : "",
+                    variant.soft_cap > 0.0f ? " cap=50" : "", quantised && !per_token && !blocks ? " scale=tensor" : "",
                     variant.mma_sync ? " mma.sync" : "", variant.past_is_ready ? " past_is_ready" : "", shape);
         bench.run(name, [&](bench::Setup& setup) {
           const int64_t size = dtype_size(dtype), num_tokens = load.num_seqs * load.rows;
@@ -175,14 +179,19 @@ int main(int argc, char** argv) {
           const int64_t heads_bytes = num_tokens * model.num_q_heads * model.head_dim * size;
           const int64_t num_heads = num_pages * kPageSize * model.num_kv_heads;
           const auto data_bytes = [&](const KvFormat& format) { return model.head_dim * dtype_bits(format.type) / 8; };
-          const auto scale_bytes = [](const KvFormat& format) { return scales_of_head(format) * int64_t{4}; };
+          const auto scales_of = [&](const KvFormat& format) {
+            return blocks ? model.head_dim / block_channels(format) : int64_t{scales_of_head(format)};
+          };
+          const auto scale_bytes = [&](const KvFormat& format) { return scales_of(format) * (blocks ? 1 : 4); };
           setup.rotate(num_heads * (data_bytes(k_format) + data_bytes(v_format) + scale_bytes(k_format) + scale_bytes(v_format)) +
                        heads_bytes);
           const auto q = setup.rotated(heads_bytes, dtype);
           const auto k = setup.rotated(num_heads * data_bytes(k_format), dtype);
           const auto v = setup.rotated(num_heads * data_bytes(v_format), dtype);
-          const auto k_scale = per_token ? setup.rotated(num_heads * scale_bytes(k_format), DType::f32) : std::vector<void*>();
-          const auto v_scale = per_token ? setup.rotated(num_heads * scale_bytes(v_format), DType::f32) : std::vector<void*>();
+          const auto scales = [&](const KvFormat& format) {
+            return setup.rotated(num_heads * scale_bytes(format), blocks ? DType::fp8_e4m3 : DType::f32);
+          };
+          const auto k_scale = scales(k_format), v_scale = scales(v_format);
 
           std::vector<int32_t> cu_seqlens_q(static_cast<size_t>(load.num_seqs) + 1);
           for (size_t s = 0; s < cu_seqlens_q.size(); ++s)
@@ -203,9 +212,9 @@ int main(int argc, char** argv) {
           p.past_is_ready = variant.past_is_ready;
           p.kv.k.format = k_format;
           p.kv.v.format = v_format;
-          p.kv.k.scale_strides = nhd_strides(kPageSize, model.num_kv_heads, scales_of_head(k_format));
-          p.kv.v.scale_strides = nhd_strides(kPageSize, model.num_kv_heads, scales_of_head(v_format));
-          if (quantised && !per_token) p.kv.k.scale = p.kv.v.scale = setup.values(std::vector<float>{1.0f});
+          p.kv.k.scale_strides = nhd_strides(kPageSize, model.num_kv_heads, scales_of(k_format));
+          p.kv.v.scale_strides = nhd_strides(kPageSize, model.num_kv_heads, scales_of(v_format));
+          if (quantised && !per_token && variant.scaling != KvScaling::mx) p.kv.k.scale = p.kv.v.scale = setup.values(std::vector<float>{1.0f});
           p.kv.num_pages = num_pages;
           p.kv.page_size = kPageSize;
           p.kv.num_kv_heads = model.num_kv_heads;
@@ -240,6 +249,8 @@ int main(int argc, char** argv) {
                                p.kv.v.data = v[i];
                                if (per_token) p.kv.k.scale = static_cast<float*>(k_scale[i]);
                                if (per_token) p.kv.v.scale = static_cast<float*>(v_scale[i]);
+                               if (blocks) p.kv.k.block_scale = static_cast<uint8_t*>(k_scale[i]);
+                               if (blocks) p.kv.v.block_scale = static_cast<uint8_t*>(v_scale[i]);
                                allow_wgmma(!variant.mma_sync);
                                return paged_attention(p, execution);
                              },
