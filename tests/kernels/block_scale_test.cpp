@@ -34,19 +34,22 @@ constexpr KvFormat kMxfp8 = {DType::fp8_e4m3, KvScaling::mx}, kMxfp4 = {DType::f
 // ---- an oracle from the definitions of the formats ------------------------------------------------------------------------------
 
 // The values of the codes without a sign, in order.
-std::vector<double> magnitudes(DType type) {
-  if (type == DType::fp4_e2m1) return {0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0};
-  std::vector<double> values;  // e4m3: all but the NaN
-  for (int code = 0; code < 127; ++code) {
-    const int exponent = code >> 3, mantissa = code & 7;
-    values.push_back(exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10));
-  }
-  return values;
+const std::vector<double>& magnitudes(DType type) {
+  static const std::vector<double> kE2m1 = {0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0};
+  static const std::vector<double> kE4m3 = [] {  // all but the NaN
+    std::vector<double> values;
+    for (int code = 0; code < 127; ++code) {
+      const int exponent = code >> 3, mantissa = code & 7;
+      values.push_back(exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10));
+    }
+    return values;
+  }();
+  return type == DType::fp4_e2m1 ? kE2m1 : kE4m3;
 }
 
 // Returns the code whose value is nearest, the even one of two, and the largest for what is too large.
 uint8_t nearest_code(double x, DType type) {
-  const std::vector<double> values = magnitudes(type);
+  const std::vector<double>& values = magnitudes(type);
   const double magnitude = std::fabs(x);
   size_t best = 0;
   for (size_t code = 1; code < values.size(); ++code) {
@@ -61,7 +64,7 @@ uint8_t nearest_code(double x, DType type) {
 double value_of(uint8_t code, DType type) {
   const uint8_t sign = type == DType::fp4_e2m1 ? 8 : 0x80;
   const size_t magnitude = static_cast<size_t>(code & (sign - 1));
-  const std::vector<double> values = magnitudes(type);
+  const std::vector<double>& values = magnitudes(type);
   if (magnitude >= values.size()) return std::nan("");
   return (code & sign) != 0 ? -values[magnitude] : values[magnitude];
 }
@@ -122,7 +125,7 @@ TEST(Fp4, ReadsEveryCode) {
 }
 
 TEST(Fp4, RoundsEveryValueAndMidpointToNearestEven) {
-  const std::vector<double> values = magnitudes(DType::fp4_e2m1);
+  const std::vector<double>& values = magnitudes(DType::fp4_e2m1);
   for (size_t code = 0; code + 1 < values.size(); ++code) {
     const auto low = static_cast<float>(values[code]), high = static_cast<float>(values[code + 1]), middle = 0.5f * (low + high);
     for (const uint8_t sign : {0, 8}) {

@@ -5,7 +5,6 @@
 
 #include <cmath>
 #include <set>
-#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -17,6 +16,7 @@
 #include <prologue/kernels/qkv_prologue/instances.h>
 #endif
 
+#include "tests/support/combinations.h"
 #include "tests/support/placed_qkv_prologue.h"
 #include "tests/support/prologue_features.h"
 #include "tests/support/prologue_results.h"
@@ -152,6 +152,14 @@ constexpr Call kCalls[] = {
     {"axes_int8", [](PrologueCase& c) { c.num_axes = 3, c.kv_type = DType::int8, c.scaling = KvScaling::token_head; }},
 };
 
+const std::vector<DType> kTypes = {DType::f16, DType::bf16};
+const std::vector<bool> kNormed = {false, true};
+
+template <class T, size_t n>
+std::vector<T> list(const T (&values)[n]) {
+  return {values, values + n};
+}
+
 struct Sizes {
   int64_t num_tokens, num_q_heads, num_kv_heads, head_dim, hidden_size;
 };
@@ -167,17 +175,27 @@ constexpr Sizes kSizes[] = {{1, 3, 1, 128, 512}, {8, 2, 1, 64, 96},   {9, 2, 1, 
                             {16, 1, 1, 96, 288}, {5, 1, 1, 256, 640}, {11, 1, 1, 128, 32},
                             {12, 1, 1, 64, 288}, {15, 1, 1, 256, 96}, {8, 1, 1, 80, 288}};
 
-// The instances of a way that `runs(number, count)` picks have the bits of the prologue alone. `ran` receives their names.
+// Returns the name without what is after the last comma: how a launch divides its work.
+std::string without_division(const std::string& name) { return name.substr(0, name.rfind(',')); }
+
+// The instances of a way that `runs(name, number)` picks have the bits of the prologue alone. `ran` receives their names, as they are and
+// without the division of work.
 template <class T, class Runs>
 void expect_bits_of_instances(std::string_view way, const PrologueCase& c, const PrologueData<T>& data, const Projection& p,
                               const Runs& runs, std::set<std::string>& ran) {
   PlacedPrologue<T> want(Backend::cuda, c, data), probe(Backend::cuda, c, data);
+  std::vector<size_t> chosen;
+  {
+    const auto instances = cuda::instances_of(way, place_projection(probe, p));
+    EXPECT_GT(instances.size(), 0u) << "no instance runs this call";
+    for (size_t i = 0; i < instances.size(); ++i) {
+      if (runs(instances[i].name, i)) chosen.push_back(i);
+    }
+  }
+  if (chosen.empty()) return;
   const Status alone = want.run();
   ASSERT_TRUE(alone.ok()) << alone.message();
-  const size_t count = cuda::instances_of(way, place_projection(probe, p)).size();
-  EXPECT_GT(count, 0u) << "no instance runs this call";
-  for (size_t i = 0; i < count; ++i) {
-    if (!runs(i, count)) continue;
+  for (const size_t i : chosen) {
     PlacedPrologue<T> got(Backend::cuda, c, data);
     const QkvPrologueParams params = place_projection(got, p);
     const auto instance = cuda::instances_of(way, params)[i];
@@ -186,21 +204,30 @@ void expect_bits_of_instances(std::string_view way, const PrologueCase& c, const
     ASSERT_TRUE(status.ok()) << status.message();
     expect_same_bits(got, want);
     ran.insert(instance.name);
+    ran.insert(without_division(instance.name));
   }
 }
 
-// Returns the names without what is after the last comma: how a launch divides its work.
-std::set<std::string> without_division(const std::set<std::string>& names) {
-  std::set<std::string> kernels;
-  for (const std::string& name : names) kernels.insert(name.substr(0, name.rfind(',')));
-  return kernels;
-}
-
-// Checks that every kernel of a way ran.
-void expect_all_ran(std::string_view way, DType dtype, const std::set<std::string>& ran) {
+// Walks the pairs of the values, of which kTypes are one: check(combination, runs) runs every `every`-th instance in turn. Then, until every
+// kernel of the way has run, their other combinations, for kernels that have not.
+template <class Check, class... T>
+void walk_instances(std::string_view way, DType dtype, size_t every, std::set<std::string>& ran, const Check& check,
+                    const std::vector<T>&... values) {
+  size_t number = 0;
+  for (const auto& combination : combinations(values...)) {
+    ++number;
+    if (std::get<DType>(combination) == dtype)
+      check(combination, [&](const std::string&, size_t i) { return (i + number) % every == 0; });
+  }
+  const auto runs_first = [&](const std::string& name, size_t) { return !ran.contains(without_division(name)) && !ran.contains(name); };
   const std::vector<std::string> shipped = cuda::qkv_prologue_instances(way, dtype);
   EXPECT_FALSE(shipped.empty());
-  for (const std::string& name : shipped) EXPECT_TRUE(ran.contains(name)) << name << " did not run";
+  const auto has_run = [&](const std::string& name) { return ran.contains(name); };
+  for (const auto& combination : product(values...)) {
+    if (std::ranges::all_of(shipped, has_run)) break;
+    if (std::get<DType>(combination) == dtype) check(combination, runs_first);
+  }
+  for (const std::string& name : shipped) EXPECT_TRUE(has_run(name)) << name << " did not run";
 }
 
 // A new way needs a test of its own in this file.
@@ -215,28 +242,21 @@ INSTANTIATE_TEST_SUITE_P(Types, QkvPrologueInstanceTest, ::testing::Values(DType
 TEST_P(QkvPrologueInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
   std::set<std::string> ran;
-  size_t number = 0;
-  for (const Call& call : kCalls) {
-    for (const Sizes& sizes : kSizes) {
-      PrologueCase c = case_of(sizes);
-      call.change(c);
-      const bool normed = (&call - kCalls + (&sizes - kSizes)) % 2 != 0;
-      with_host_type(GetParam(), [&](auto type) {
-        using T = decltype(type);
-        SCOPED_TRACE(str_cat(call.name, " hidden ", sizes.hidden_size, normed ? " normed " : " ", c.describe()));
-        Projection p = whole_numbers(c, sizes.hidden_size, normed);
-        p.float_weights = sizes.num_tokens % 2 != 0;
-        p.weighted = sizes.num_tokens != 9;
-        const PrologueData<T> data = projected_data<T>(c, project(c, p));
-        ++number;
-        const auto runs = [&](size_t i, size_t count) {
-          return count <= 4 || (i + number) % 4 == 0;
-        };  // every number of blocks in turn
-        expect_bits_of_instances<T>("registers", c, data, p, runs, ran);
-      });
-    }
-  }
-  expect_all_ran("registers", GetParam(), without_division(ran));
+  const auto check = [&](const auto& combination, const auto& runs) {
+    const auto& [call, sizes, dtype, normed] = combination;
+    PrologueCase c = case_of(sizes);
+    call.change(c);
+    with_host_type(dtype, [&, call = call, sizes = sizes, normed = normed](auto type) {
+      using T = decltype(type);
+      SCOPED_TRACE(str_cat(call.name, " hidden ", sizes.hidden_size, normed ? " normed " : " ", c.describe()));
+      Projection p = whole_numbers(c, sizes.hidden_size, normed);
+      p.float_weights = sizes.num_tokens % 2 != 0;
+      p.weighted = sizes.num_tokens != 9;
+      const PrologueData<T> data = projected_data<T>(c, project(c, p));
+      expect_bits_of_instances<T>("registers", c, data, p, runs, ran);
+    });
+  };
+  walk_instances("registers", GetParam(), 4, ran, check, list(kCalls), list(kSizes), kTypes, kNormed);
 }
 
 // ---- every instance of the kernel of one token ------------------------------------------------------------------------------
@@ -268,6 +288,7 @@ constexpr Sizes kOneTokenSizes[] = {{1, 3, 1, 64, 576},  {1, 2, 1, 128, 1024}, {
 
 // Says what is wrong with the token, if anything.
 enum class Damage { none, no_slot, slot_beyond, padding, past_table };
+const std::vector<Damage> kDamages = {Damage::none, Damage::no_slot, Damage::slot_beyond, Damage::padding, Damage::past_table};
 
 template <class T>
 void damage(PrologueData<T>& data, const PrologueCase& c, Damage with) {
@@ -285,29 +306,24 @@ TEST_P(QkvVectorInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
   std::set<std::string> ran;
   int number = 0;
-  for (const Call& call : kWithoutAxes) {
-    for (const Sizes& sizes : kOneTokenSizes) {
-      PrologueCase c = case_of(sizes);
-      call.change(c);
-      const bool normed = ++number % 2 != 0;
-      with_host_type(GetParam(), [&](auto type) {
-        using T = decltype(type);
-        SCOPED_TRACE(str_cat(call.name, " hidden ", sizes.hidden_size, normed ? " normed " : " ", c.describe()));
-        Projection p = whole_numbers(c, sizes.hidden_size, normed);
-        p.float_weights = number % 3 == 0;
-        p.weighted = number % 5 != 0;
-        const PrologueData<T> data = projected_data<T>(c, project(c, p));
-        for (const Damage with : {Damage::none, Damage::no_slot, Damage::slot_beyond, Damage::padding, Damage::past_table}) {
-          SCOPED_TRACE(str_cat("damage ", static_cast<int>(with)));
-          PrologueData<T> damaged = data;
-          damage(damaged, c, with);
-          const auto runs = [&](size_t i, size_t) { return with == Damage::none || i % 4 == static_cast<size_t>(with) % 4; };
-          expect_bits_of_instances<T>("vector", c, damaged, p, runs, ran);
-        }
-      });
-    }
-  }
-  expect_all_ran("vector", GetParam(), without_division(ran));
+  const auto check = [&](const auto& combination, const auto& runs) {
+    const auto& [call, sizes, dtype, normed, with] = combination;
+    ++number;
+    PrologueCase c = case_of(sizes);
+    call.change(c);
+    with_host_type(dtype, [&, call = call, sizes = sizes, normed = normed, with = with](auto type) {
+      using T = decltype(type);
+      SCOPED_TRACE(str_cat(call.name, " hidden ", sizes.hidden_size, normed ? " normed " : " ", c.describe(), " damage ",
+                           static_cast<int>(with)));
+      Projection p = whole_numbers(c, sizes.hidden_size, normed);
+      p.float_weights = number % 3 == 0;
+      p.weighted = number % 5 != 0;
+      PrologueData<T> data = projected_data<T>(c, project(c, p));
+      damage(data, c, with);
+      expect_bits_of_instances<T>("vector", c, data, p, runs, ran);
+    });
+  };
+  walk_instances("vector", GetParam(), 1, ran, check, list(kWithoutAxes), list(kOneTokenSizes), kTypes, kNormed, kDamages);
 }
 
 // ---- every instance of the kernel with a weight ring ------------------------------------------------------------------------
@@ -319,28 +335,25 @@ constexpr Sizes kRingSizes[] = {{3, 2, 1, 128, 448},  {9, 3, 1, 64, 64},    {16,
                                 {15, 1, 1, 96, 192},  {50, 1, 1, 256, 128}, {10, 1, 1, 80, 128}};
 
 // Runs, in turn, one of every `every` instances that can do a call.
-std::set<std::string> run_ring_instances(DType dtype, std::span<const Call> calls, std::span<const Sizes> all_sizes,
-                                         size_t every) {
+void run_ring_instances(DType dtype, const std::vector<Call>& calls, const std::vector<Sizes>& all_sizes, size_t every) {
   std::set<std::string> ran;
   size_t number = 0;
-  for (const Call& call : calls) {
-    for (const Sizes& sizes : all_sizes) {
-      PrologueCase c = case_of(sizes);
-      call.change(c);
-      const bool normed = ++number % 2 != 0;
-      with_host_type(dtype, [&](auto type) {
-        using T = decltype(type);
-        SCOPED_TRACE(str_cat(call.name, " hidden ", sizes.hidden_size, normed ? " normed " : " ", c.describe()));
-        Projection p = whole_numbers(c, sizes.hidden_size, normed);
-        p.float_weights = number % 3 == 0;
-        p.weighted = number % 5 != 0;
-        const PrologueData<T> data = projected_data<T>(c, project(c, p));
-        const auto runs = [&](size_t i, size_t count) { return count <= every || (i + number) % every == 0; };
-        expect_bits_of_instances<T>("ring", c, data, p, runs, ran);
-      });
-    }
-  }
-  return without_division(ran);
+  const auto check = [&](const auto& combination, const auto& runs) {
+    const auto& [call, sizes, of, normed] = combination;
+    ++number;
+    PrologueCase c = case_of(sizes);
+    call.change(c);
+    with_host_type(dtype, [&, call = call, sizes = sizes, normed = normed](auto type) {
+      using T = decltype(type);
+      SCOPED_TRACE(str_cat(call.name, " hidden ", sizes.hidden_size, normed ? " normed " : " ", c.describe()));
+      Projection p = whole_numbers(c, sizes.hidden_size, normed);
+      p.float_weights = number % 3 == 0;
+      p.weighted = number % 5 != 0;
+      const PrologueData<T> data = projected_data<T>(c, project(c, p));
+      expect_bits_of_instances<T>("ring", c, data, p, runs, ran);
+    });
+  };
+  walk_instances("ring", dtype, every, ran, check, calls, all_sizes, kTypes, kNormed);
 }
 
 class QkvRingInstanceTest : public ::testing::TestWithParam<DType> {};
@@ -349,26 +362,23 @@ INSTANTIATE_TEST_SUITE_P(Types, QkvRingInstanceTest, ::testing::Values(DType::f1
 TEST_P(QkvRingInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
   if (!has_qkv_gemm(Device::cuda)) GTEST_SKIP() << "this GPU has none of the kernels of Hopper";
-  const std::set<std::string> ran = run_ring_instances(GetParam(), kWithoutAxes, kRingSizes, 3);
-  expect_all_ran("ring", GetParam(), ran);
+  run_ring_instances(GetParam(), list(kWithoutAxes), list(kRingSizes), 3);
 }
 
 // Few calls, for compute-sanitizer.
 TEST(QkvRingTest, IsFilledSeveralTimes_cuda) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
-  if (!has_qkv_gemm(Device::cuda)) GTEST_SKIP() << "this GPU has none of the kernels of Hopper";
 #ifdef PROLOGUE_CUDA_EMULATED
-  constexpr Sizes kFew[] = {{9, 1, 1, 128, 1856}, {36, 1, 1, 128, 1344}, {9, 1, 1, 256, 320}, {64, 1, 1, 256, 192}};
-#else
+  GTEST_SKIP() << "for a GPU: the walk over every instance fills rings several times, too";
+#endif
+  if (!has_qkv_gemm(Device::cuda)) GTEST_SKIP() << "this GPU has none of the kernels of Hopper";
   constexpr Sizes kFew[] = {
       {12, 1, 1, 128, 1088}, {16, 1, 1, 128, 4096}, {36, 1, 1, 128, 2112}, {9, 1, 1, 256, 320}, {64, 1, 1, 256, 832}};
-#endif
-  std::set<std::string> ran;
+  std::vector<Call> calls;
   for (const char* name : {"plain", "hadamard_uint4", "interleaved", "bias", "norm", "fp8"}) {
-    const auto call = std::ranges::find_if(kWithoutAxes, [&](const Call& each) { return std::string(each.name) == name; });
-    ran.merge(run_ring_instances(DType::bf16, {call, 1}, kFew, 1));
+    calls.push_back(*std::ranges::find_if(kWithoutAxes, [&](const Call& each) { return std::string(each.name) == name; }));
   }
-  expect_all_ran("ring", DType::bf16, ran);
+  run_ring_instances(DType::bf16, calls, list(kFew), 1);
 }
 
 // ---- every instance of the kernel of prompts --------------------------------------------------------------------------------
@@ -405,21 +415,19 @@ TEST_P(QkvGemmInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
   if (!has_qkv_gemm(Device::cuda)) GTEST_SKIP() << "this GPU does not have the kernel";
   std::set<std::string> ran;
-  for (const Call& call : kPrompts) {
-    for (const Sizes& sizes : kPromptSizes) {
-      PrologueCase c = case_of(sizes);
-      call.change(c);
-      with_host_type(GetParam(), [&](auto type) {
-        using T = decltype(type);
-        SCOPED_TRACE(str_cat(call.name, " hidden ", sizes.hidden_size, " ", c.describe()));
-        const Projection p = whole_numbers(c, sizes.hidden_size, false);
-        const PrologueData<T> data = projected_data<T>(c, project(c, p));
-        expect_bits_of_instances<T>(
-            "tiles", c, data, p, [](size_t, size_t) { return true; }, ran);
-      });
-    }
-  }
-  expect_all_ran("tiles", GetParam(), ran);
+  const auto check = [&](const auto& combination, const auto& runs) {
+    const auto& [call, sizes, dtype] = combination;
+    PrologueCase c = case_of(sizes);
+    call.change(c);
+    with_host_type(dtype, [&, call = call, sizes = sizes](auto type) {
+      using T = decltype(type);
+      SCOPED_TRACE(str_cat(call.name, " hidden ", sizes.hidden_size, " ", c.describe()));
+      const Projection p = whole_numbers(c, sizes.hidden_size, false);
+      const PrologueData<T> data = projected_data<T>(c, project(c, p));
+      expect_bits_of_instances<T>("tiles", c, data, p, runs, ran);
+    });
+  };
+  walk_instances("tiles", GetParam(), 1, ran, check, list(kPrompts), list(kPromptSizes), kTypes);
 }
 
 // Of whole numbers, too, so separate kernels have the same bits.
@@ -478,6 +486,9 @@ void expect_bits_of_separate_kernels_for(int64_t num_tokens) {
 }
 TEST(QkvVectorTest, HasTheBitsOfSeparateKernelsAtRealSizes) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+#ifdef PROLOGUE_CUDA_EMULATED
+  GTEST_SKIP() << "for a GPU";
+#endif
   expect_bits_of_separate_kernels_for(1);
 }
 TEST(QkvRingTest, HasTheBitsOfSeparateKernelsAtRealSizes) {

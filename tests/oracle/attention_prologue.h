@@ -166,27 +166,24 @@ inline void rotate(Row& row, int64_t heads, const PrologueInput& in, int64_t tok
 }
 
 // Each block of channels times the Hadamard matrix, whose element (i, j) is 1 if i and j have an even number of bits in common, else
-// -1, over the square root of the block.
+// -1, over the square root of the block: one bit after the other.
 inline void hadamard(Row& row, int64_t block, const PrologueInput& in) {
   if (block == 0) return;
   const double root = std::sqrt(static_cast<double>(block));
   const double sums =
       (std::log2(static_cast<double>(block)) + 2.0) / 16.0;  // how often sums and product round; 16 * 2^-24 to one
-  const Row from = row;
-  for (int64_t begin = 0; begin < static_cast<int64_t>(row.size()); begin += block) {
-    std::vector<double> values(static_cast<size_t>(block));
+  for (auto begin = row.begin(); begin != row.end(); begin += block) {
     double scale = 0.0;  // the same for all
-    for (int64_t j = 0; j < block; ++j) {
-      const Element& e = from[static_cast<size_t>(begin + j)];
-      const double signed_value[2] = {e.value, -e.value};
+    for (auto e = begin; e != begin + block; ++e) scale += e->scale + sums * std::fabs(e->value);
+    for (int64_t bit = 1; bit < block; bit *= 2) {
       for (int64_t i = 0; i < block; ++i) {
-        values[static_cast<size_t>(i)] += signed_value[std::popcount(static_cast<uint64_t>(i & j)) % 2];
+        if ((i & bit) != 0) continue;
+        const double without = begin[i].value, with = begin[i + bit].value;
+        begin[i].value = without + with;
+        begin[i + bit].value = without - with;
       }
-      scale += e.scale + sums * std::fabs(e.value);
     }
-    for (int64_t i = 0; i < block; ++i) {
-      row[static_cast<size_t>(begin + i)] = {values[static_cast<size_t>(i)] / root, scale / root};
-    }
+    for (auto e = begin; e != begin + block; ++e) *e = {e->value / root, scale / root};
   }
   round_step(row, in);
 }

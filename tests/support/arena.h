@@ -39,6 +39,14 @@ std::vector<Backend> all_backends();
     }                                                                                                        \
   } while (false)
 
+// For tests of many kernels that take long: where kernels are emulated, those of a graph are those of the backend cuda, once more.
+#if defined(PROLOGUE_CUDA_EMULATED)
+#define PROLOGUE_EMULATE_ONCE(backend) \
+  if ((backend) == ::prologue::test::Backend::cuda_graph) GTEST_SKIP() << "emulated on the backend cuda"
+#else
+#define PROLOGUE_EMULATE_ONCE(backend) static_cast<void>(backend)
+#endif
+
 // Outputs and guard bands are filled with this byte: as float, bf16 or f16 it is a NaN, as an index absurd.
 inline constexpr unsigned char kPoison = 0xff;
 

@@ -18,14 +18,21 @@ std::vector<Indices> every_pair(const std::vector<size_t>& counts);
 bool tests_all_combinations();
 
 template <class... T>
-std::vector<std::tuple<T...>> combinations(const std::vector<T>&... values) {
-  const std::vector<size_t> counts = {values.size()...};
+std::vector<std::tuple<T...>> values_at(const std::vector<Indices>& list, const std::vector<T>&... values) {
   std::vector<std::tuple<T...>> all;
-  for (const Indices& indices : tests_all_combinations() ? every_combination(counts) : every_pair(counts)) {
+  for (const Indices& indices : list) {
     [&]<size_t... i>(std::index_sequence<i...>) { all.emplace_back(values[indices[i]]...); }
     (std::index_sequence_for<T...>{});
   }
   return all;
+}
+template <class... T>
+std::vector<std::tuple<T...>> product(const std::vector<T>&... values) {
+  return values_at(every_combination({values.size()...}), values...);
+}
+template <class... T>
+std::vector<std::tuple<T...>> combinations(const std::vector<T>&... values) {
+  return tests_all_combinations() ? product(values...) : values_at(every_pair({values.size()...}), values...);
 }
 
 }  // namespace prologue::test
