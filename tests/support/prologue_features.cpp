@@ -1,10 +1,15 @@
 #include "tests/support/prologue_features.h"
 #include "tests/support/placed_prologue.h"
+#include "tests/support/source_path.h"
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
 #include <initializer_list>
 #include <map>
+#include <sstream>
 #include <string>
 #include <utility>
 
@@ -16,9 +21,11 @@ namespace prologue::test {
 
 namespace {
 
+constexpr char kMeasured[] = "benchmarks/results/2026-11-29-h200-planned.json";
+
 class FeatureList {
  public:
-  void row(const char* name, const char* text) { list_.push_back({name, text, {}}); }
+  void row(const char* name, const char* measured, const char* text) { list_.push_back({name, measured, text, {}}); }
   template <class F>
   void add(std::string label, const F& change) {
     PrologueCase c;
@@ -34,7 +41,7 @@ class FeatureList {
 };
 
 void add_inputs(FeatureList& f) {
-  f.row("Layouts", "Q, K, V packed or separate, any strides, heads before tokens");
+  f.row("Layouts", "base", "Q, K, V packed or separate, any strides, heads before tokens");
   const auto packing = [](bool packed) { return packed ? "packed" : "separate"; };
   for (const bool packed : {false, true}) {
     f.add(str_cat(packing(packed), " at odd addresses"),
@@ -45,17 +52,17 @@ void add_inputs(FeatureList& f) {
   }
   f.add("heads before tokens with odd strides",
         [](PrologueCase& c) { c.packed = false, c.heads_first = true, c.head_padding = 3; });
-  f.row("Outputs", "Q in place or not; K and V also written to k_out and v_out");
+  f.row("Outputs", "k_out and v_out", "Q in place or not; K and V also written to k_out and v_out");
   f.add("Q in place", [](PrologueCase& c) { c.in_place = true; });
   f.add("K and V also returned", [](PrologueCase& c) { c.k_out = c.v_out = true; });
   f.add("K and V also returned in place", [](PrologueCase& c) { c.k_out = c.v_out = c.kv_in_place = c.in_place = true; });
-  f.row("Parts", "MHA, GQA, MQA; only Q, K or V; V taken from K");
+  f.row("Parts", "MHA 32/32/128", "MHA, GQA, MQA; only Q, K or V; V taken from K");
   for (const int64_t heads : {1, 2, 8}) f.add(str_cat(heads, " KV heads"), [&](PrologueCase& c) { c.num_kv_heads = heads; });
   f.add("Q alone", [](PrologueCase& c) { c.num_kv_heads = 0; });
   f.add("K alone", [](PrologueCase& c) { c.num_q_heads = 0, c.with_v = false; });
   f.add("V alone", [](PrologueCase& c) { c.num_q_heads = 0, c.with_k = false; });
   f.add("V taken from K", [](PrologueCase& c) { c.v_is_k = true; });
-  f.row("VFromK", "V taken from K, of packed q and k too, each with steps of its own (Gemma 4: a norm of V)");
+  f.row("VFromK", "norm of q, k and v, V from K", "V taken from K, of packed q and k too, each with steps of its own (Gemma 4: a norm of V)");
   for (const bool packed : {false, true}) {
     const auto taken = [&](const char* label, const auto& change) {
       f.add(str_cat(label, packed ? " (q and k packed)" : " (separate)"),
@@ -67,7 +74,8 @@ void add_inputs(FeatureList& f) {
       c.norm = NormPlacement::before_rope, c.v_norm = c.k_out = c.v_out = true, c.bias_k = c.bias_v = true;
     });
   }
-  f.row("WithoutCache", "Layers that write no cache: K and V to k_out and v_out alone; layers that read another's: Q alone");
+  f.row("WithoutCache", "no cache, k_out and v_out",
+        "Layers that write no cache: K and V to k_out and v_out alone; layers that read another's: Q alone");
   f.add("K and V to k_out and v_out", [](PrologueCase& c) { c.cached = false, c.k_out = c.v_out = true; });
   f.add("K and V to k_out and v_out after norms", [](PrologueCase& c) {
     c.cached = false, c.k_out = c.v_out = c.v_norm = c.v_is_k = true, c.norm = NormPlacement::before_rope;
@@ -75,11 +83,11 @@ void add_inputs(FeatureList& f) {
   f.add("K alone to k_out", [](PrologueCase& c) { c.cached = c.with_v = false, c.k_out = true, c.num_q_heads = 0; });
   f.add("Q alone with a norm", [](PrologueCase& c) { c.num_kv_heads = 0, c.norm = NormPlacement::before_rope; });
   f.add("Q alone at derived positions", [](PrologueCase& c) { c.num_kv_heads = 0, c.derive_positions = true; });
-  f.row("HeadDims", "head_dim: every even number in 2..1024; V may have its own");
+  f.row("HeadDims", "head_dim 256", "head_dim: every even number in 2..1024; V may have its own");
   for (const int64_t d : {2, 46, 80, 96, 192, 256, 576, 1024})
     f.add(str_cat("head_dim ", d), [&](PrologueCase& c) { c.head_dim = c.rotary_dim = d; });
   f.add("V with its own head_dim", [](PrologueCase& c) { c.head_dim = c.rotary_dim = 192, c.v_head_dim = 128; });
-  f.row("Bias", "Bias of Q, K and V, each optional");
+  f.row("Bias", "bias", "Bias of Q, K and V, each optional");
   f.add("bias of all three", [](PrologueCase& c) { c.bias_q = c.bias_k = c.bias_v = true; });
   f.add("bias of K alone", [](PrologueCase& c) { c.bias_k = true; });
 }
@@ -91,11 +99,11 @@ void add_norms(FeatureList& f) {
       f.add(str_cat(label, " ", where), [&](PrologueCase& c) { c.norm = placement, change(c); });
     }
   };
-  f.row("RmsNorm", "RMS norm of Q and K over the head, before or after the rotation; weight none, w, 1 + w; one or one per head");
+  f.row("RmsNorm", "norm", "RMS norm of Q and K over the head, before or after the rotation; weight none, w, 1 + w; one or one per head");
   both("no weight", [](PrologueCase& c) { c.weights = Weights::none; });
   both("1 + w", [](PrologueCase& c) { c.weights = Weights::shared, c.weight_offset = 1.0f; });
   both("a weight per head", [](PrologueCase& c) { c.weights = Weights::per_head, c.eps = 0.3f; });
-  f.row("NormsOfTheirOwn", "A norm of Q or of K alone, or norms that differ in placement, kind, scope, eps or offset");
+  f.row("NormsOfTheirOwn", "norm of q alone", "A norm of Q or of K alone, or norms that differ in placement, kind, scope, eps or offset");
   f.add("Q alone", [](PrologueCase& c) { c.norm = NormPlacement::before_rope, c.k_norm.emplace(); });
   both("K alone", [](PrologueCase& c) { c.k_norm = c.norm_of_q(), c.norm = NormPlacement::none; });
   both("another kind", [](PrologueCase& c) { c.k_norm = c.norm_of_q(), c.k_norm->kind = NormKind::layer; });
@@ -105,16 +113,16 @@ void add_norms(FeatureList& f) {
   f.add("Q before the rotation, K after it", [](PrologueCase& c) {
     c.norm = NormPlacement::before_rope, c.k_norm = c.norm_of_q(), c.k_norm->placement = NormPlacement::after_rope;
   });
-  f.row("NormWeightTypes", "Weights of the norms in float32 beside 16-bit data");
+  f.row("NormWeightTypes", "norm, float32 weights", "Weights of the norms in float32 beside 16-bit data");
   both("float32 weights", [](PrologueCase& c) { c.float_weights = true, c.weight_offset = 1.0f; });
   both("float32 weights and biases", [](PrologueCase& c) {
     c.float_weights = c.norm_bias = true, c.norm_kind = NormKind::layer, c.weights = Weights::per_head;
   });
-  f.row("TokenNorm", "RMS norm over all heads of the token (OLMo 2)");
+  f.row("TokenNorm", "norm over the token", "RMS norm over all heads of the token (OLMo 2)");
   both("norm", [](PrologueCase& c) { c.norm_scope = NormScope::token, c.weights = Weights::per_head; });
-  f.row("LayerNorm", "LayerNorm over the head, with weight and bias (Cohere, StableLM 2)");
+  f.row("LayerNorm", "LayerNorm, weights per head", "LayerNorm over the head, with weight and bias (Cohere, StableLM 2)");
   both("norm", [](PrologueCase& c) { c.norm_kind = NormKind::layer, c.norm_bias = true, c.weights = Weights::per_head; });
-  f.row("NormOfV", "RMS norm of V without weight (Gemma 4)");
+  f.row("NormOfV", "norm of q, k and v", "RMS norm of V without weight (Gemma 4)");
   f.add("norm of V", [](PrologueCase& c) { c.v_norm = true; });
 }
 
@@ -124,13 +132,13 @@ void add_rotations(FeatureList& f) {
       f.add(label, [&](PrologueCase& c) { c.style = style, change(c); });
     }
   };
-  f.row("Pairs", "neox or interleaved pairs; rotary_dim: every even number in 0..head_dim");
+  f.row("Pairs", "interleaved", "neox or interleaved pairs; rotary_dim: every even number in 0..head_dim");
   for (const int64_t r : {0, 2, 48, 72, 96, 128})
     both(str_cat(r, " of 128 channels"), [&](PrologueCase& c) { c.head_dim = 128, c.rotary_dim = r; });
-  f.row("TailAndInverse", "The rotated channels anywhere in the head; inverse rotation");
+  f.row("TailAndInverse", "inverse", "The rotated channels anywhere in the head; inverse rotation");
   both("channels from 32 on", [](PrologueCase& c) { c.rotary_dim = 32, c.rotary_offset = 32; });
   both("inverse", [](PrologueCase& c) { c.inverse = true; });
-  f.row("RopeSources",
+  f.row("RopeSources", "inv_freq",
         "cos and sin from a table, from rows gathered per token, or computed exactly from inv_freq up to position 2^20");
   for (const RopeSource source : {RopeSource::table, RopeSource::per_token, RopeSource::inv_freq}) {
     const char* names[] = {"table", "gathered rows", "inv_freq"};
@@ -138,7 +146,7 @@ void add_rotations(FeatureList& f) {
   }
   both("inv_freq up to 2^20",
        [](PrologueCase& c) { c.source = RopeSource::inv_freq, c.max_position = 1 << 20, c.attention_factor = 1.3f; });
-  f.row("TableTypes",
+  f.row("TableTypes", "table in bfloat16",
         "cos and sin in float32, float16 or bfloat16; the halves of one table, or two arrays with rows at any stride");
   for (const DType type : {DType::f16, DType::bf16}) {
     both(str_cat("a table in ", dtype_name(type)), [&](PrologueCase& c) { c.rope_type = type; });
@@ -147,44 +155,44 @@ void add_rotations(FeatureList& f) {
   }
   both("two arrays", [](PrologueCase& c) { c.rope_apart = true, c.rope_holes = 4; });
   both("one array with wider rows", [](PrologueCase& c) { c.rope_holes = 64; });
-  f.row("Blocks", "Pairs inside each of two to four blocks of the rotated channels (2-D positions of vision models)");
+  f.row("Blocks", "blocks of 2-D pairs", "Pairs inside each of two to four blocks of the rotated channels (2-D positions of vision models)");
   for (const int64_t blocks : {2, 3, 4}) {
     both(str_cat(blocks, " blocks"), [&](PrologueCase& c) { c.num_blocks = blocks, c.rotary_dim = 48; });
     both(str_cat(blocks, " blocks with an axis each"),
          [&](PrologueCase& c) { c.num_blocks = c.num_axes = blocks, c.block_axes = true, c.head_dim = c.rotary_dim = 96; });
   }
-  f.row("RopeApart", "The rotated channels of Q and K in arrays of their own, K's also as one head for all (MLA)");
+  f.row("RopeApart", "rope apart, 64 of 128", "The rotated channels of Q and K in arrays of their own, K's also as one head for all (MLA)");
   for (const int64_t offset : {0, 128}) {
     both("Q and K apart", [&](PrologueCase& c) {
       c.head_dim = 192, c.rotary_dim = 64, c.rotary_offset = offset, c.v_head_dim = 128;
       c.packed = false, c.split_q = c.split_k = c.one_k_rope = true;
     });
   }
-  f.row("PositionAxes", "MRoPE and 2-D: up to four position axes, in sections or interleaved");
+  f.row("PositionAxes", "mrope", "MRoPE and 2-D: up to four position axes, in sections or interleaved");
   for (const int64_t axes : {2, 3, 4}) {
     both(str_cat(axes, " axes"), [&](PrologueCase& c) { c.num_axes = axes, c.interleaved_axes = axes == 3; });
   }
-  f.row("PastTable", "Positions past the table: zero rows, recorded or not, or rows that are not rotated");
+  f.row("PastTable", "identity past the table", "Positions past the table: zero rows, recorded or not, or rows that are not rotated");
   constexpr const char* kPolicies[] = {"record", "zero", "identity"};
   for (const PastTable past_table : {PastTable::record, PastTable::zero, PastTable::identity}) {
     both(kPolicies[static_cast<int>(past_table)],
          [&](PrologueCase& c) { c.past_table = past_table, c.num_tokens = 20, c.max_position = 8; });
   }
-  f.row("Hadamard", "Hadamard transform of Q and K after the rotation, in blocks of 2 to 512 channels");
+  f.row("Hadamard", "Hadamard 64", "Hadamard transform of Q and K after the rotation, in blocks of 2 to 512 channels");
   for (const int64_t block : {2, 16, 64}) {
     both(str_cat("blocks of ", block), [&](PrologueCase& c) { c.hadamard_block = block; });
   }
   f.add("a head of 512 channels", [](PrologueCase& c) { c.head_dim = c.rotary_dim = c.hadamard_block = 512; });
-  f.row("HadamardOfV", "Hadamard transform of V, in blocks of 2 to 512 channels");
+  f.row("HadamardOfV", "Hadamard 64 of v", "Hadamard transform of V, in blocks of 2 to 512 channels");
   for (const int64_t block : {2, 16, 64}) {
     both(str_cat("V in blocks of ", block), [&](PrologueCase& c) { c.v_hadamard_block = block; });
   }
   f.add("V of other channels than K", [](PrologueCase& c) { c.v_head_dim = 32, c.v_hadamard_block = 8, c.hadamard_block = 64; });
-  f.row("QueryScale", "Q scaled by a constant, and by position (Llama 4, logn)");
+  f.row("QueryScale", "q scaled", "Q scaled by a constant, and by position (Llama 4, logn)");
   f.add("constant", [](PrologueCase& c) { c.q_scale.constant = 0.125f; });
   f.add("Llama 4", [](PrologueCase& c) { c.q_scale = {0.5f, PositionScale::llama4, 0.1f, 8.0f}; });
   f.add("logn", [](PrologueCase& c) { c.q_scale = {1.0f, PositionScale::logn, 0.0f, 8.0f}; });
-  f.row("KvConstants", "K and V multiplied by constants (MiMo V2's values)");
+  f.row("KvConstants", "v times a constant", "K and V multiplied by constants (MiMo V2's values)");
   f.add("constant of K", [](PrologueCase& c) { c.k_constant = 1.2f; });
   f.add("constant of V", [](PrologueCase& c) { c.v_constant = 0.707f; });
   f.add("both after norms without weight", [](PrologueCase& c) {
@@ -197,7 +205,7 @@ void add_rotations(FeatureList& f) {
 }
 
 void add_groups(FeatureList& f) {
-  f.row("Indexers",
+  f.row("Indexers", "indexer",
         "Up to four other groups of heads in the same launch, with norm, rotation, transform, type and cache of their own");
   f.add("DeepSeek V3.2", [](PrologueCase& c) { c.groups = deepseek_indexer(); });
   f.add("DeepSeek V3.2, in place of Q, K and V",
@@ -205,7 +213,7 @@ void add_groups(FeatureList& f) {
   f.add("norm and rotation", [](PrologueCase& c) { c.groups = minimax_indexer(), c.derive_positions = c.derive_slots = true; });
   f.add("norm and rotation, pages of another size",
         [](PrologueCase& c) { c.groups = minimax_indexer(), c.groups[1].page_size = 3, c.kv_type = DType::bf16; });
-  f.row("Gate", "A gate packed behind each head of Q (Qwen3-Next, Qwen3.5), or per head behind V; as it is or its sigmoid");
+  f.row("Gate", "gate", "A gate packed behind each head of Q (Qwen3-Next, Qwen3.5), or per head behind V; as it is or its sigmoid");
   for (const bool sigmoid : {false, true}) {
     f.add(sigmoid ? "sigmoid of packed rows" : "packed rows", [&](PrologueCase& c) {
       c.groups = {gate_of_heads(c)}, c.groups[0].sigmoid = sigmoid, c.norm = NormPlacement::before_rope;
@@ -216,16 +224,16 @@ void add_groups(FeatureList& f) {
 }
 
 void add_places(FeatureList& f) {
-  f.row("GivenPlaces", "Positions and slots given, int32 or int64");
+  f.row("GivenPlaces", "base", "Positions and slots given, int32 or int64");
   for (const bool wide : {false, true}) {
     f.add(wide ? "int64 positions and int32 slots" : "int32 positions and int64 slots",
           [&](PrologueCase& c) { c.int64_positions = wide, c.int64_slots = !wide; });
   }
-  f.row("ShortSlotMapping", "slot_mapping for the first tokens only: the others are not stored");
+  f.row("ShortSlotMapping", "short slot_mapping", "slot_mapping for the first tokens only: the others are not stored");
   for (const bool wide : {false, true}) {
     f.add(wide ? "int64 slots" : "int32 slots", [&](PrologueCase& c) { c.tokens_without_slot = 4, c.int64_slots = wide; });
   }
-  f.row("DerivedPlaces", "Positions and slots derived from cu_seqlens_q, cache_lens and a block table, with offsets");
+  f.row("DerivedPlaces", "derived", "Positions and slots derived from cu_seqlens_q, cache_lens and a block table, with offsets");
   for (const Offsets offsets : {Offsets::none, Offsets::one, Offsets::per_sequence}) {
     const char* names[] = {"no offset", "one offset", "an offset per sequence"};
     f.add(names[static_cast<int>(offsets)],
@@ -233,29 +241,29 @@ void add_places(FeatureList& f) {
   }
   f.add("slots alone", [](PrologueCase& c) { c.derive_slots = true; });
   f.add("positions alone", [](PrologueCase& c) { c.derive_positions = true, c.num_axes = 3; });
-  f.row("LengthsAfter", "seq_lens, the lengths after the step, in place of cache_lens");
+  f.row("LengthsAfter", "derived, lengths after", "seq_lens, the lengths after the step, in place of cache_lens");
   for (const bool positions : {false, true}) {
     f.add(positions ? "positions and slots" : "slots alone",
           [&](PrologueCase& c) { c.derive_positions = positions, c.derive_slots = c.lengths_after = true; });
   }
-  f.row("CsrPages", "Page table as CSR (kv_indptr, kv_indices), with or without kv_last_page_len");
+  f.row("CsrPages", "derived, CSR", "Page table as CSR (kv_indptr, kv_indices), with or without kv_last_page_len");
   for (const PageForm form : {PageForm::csr, PageForm::csr_with_lengths}) {
     for (const bool positions : {false, true}) {
       f.add(form == PageForm::csr ? "CSR" : "CSR with lengths",
             [&](PrologueCase& c) { c.derive_positions = positions, c.derive_slots = true, c.page_form = form; });
     }
   }
-  f.row("Ring", "Ring of pages (sliding window)");
+  f.row("Ring", "ring, derived", "Ring of pages (sliding window)");
   for (const int64_t ring : {3, 8}) {
     f.add(str_cat("ring of ", ring), [&](PrologueCase& c) { c.derive_positions = c.derive_slots = true, c.ring_size = ring; });
   }
-  f.row("Pages", "Pages of any size; NHD, HND, K beside V, any strides");
+  f.row("Pages", "odd strides of the cache", "Pages of any size; NHD, HND, K beside V, any strides");
   for (const int64_t page : {1, 16, 1024}) f.add(str_cat("page_size ", page), [&](PrologueCase& c) { c.page_size = page; });
   for (const CacheLayout layout : {CacheLayout::hnd, CacheLayout::interleaved, CacheLayout::odd}) {
     const char* names[] = {"NHD", "HND", "K beside V", "odd strides"};
     f.add(names[static_cast<int>(layout)], [&](PrologueCase& c) { c.layout = layout; });
   }
-  f.row("Guards", "Padding not written; bad positions, slots and pages recorded, never dereferenced");
+  f.row("Guards", "base", "Padding not written; bad positions, slots and pages recorded, never dereferenced");
   for (const bool derived : {false, true}) {
     for (int i = 0; i < 4; ++i) {
       f.add(derived ? "derived" : "given",
@@ -278,15 +286,15 @@ void add_stores(FeatureList& f) {
   };
   constexpr KvScaling kNone = KvScaling::none, kTensor = KvScaling::tensor, kHead = KvScaling::head,
                       kComputed = KvScaling::token_head;
-  f.row("FloatCaches", "Cache in float32, float16, bfloat16, whatever the inputs are");
+  f.row("FloatCaches", "float16 cache", "Cache in float32, float16, bfloat16, whatever the inputs are");
   for (const DType type : {DType::f32, DType::f16, DType::bf16}) stores(type, {kNone});
-  f.row("Fp8Caches", "Cache in fp8 e4m3, e5m2; scale none, per tensor, per head, or computed per token and head");
+  f.row("Fp8Caches", "fp8 computed", "Cache in fp8 e4m3, e5m2; scale none, per tensor, per head, or computed per token and head");
   for (const DType type : {DType::fp8_e4m3, DType::fp8_e5m2}) stores(type, {kNone, kTensor, kHead, kComputed});
-  f.row("IntCaches", "Cache in int8, int4; scale per tensor, per head, or computed per token and head");
+  f.row("IntCaches", "int8 computed", "Cache in int8, int4; scale per tensor, per head, or computed per token and head");
   for (const DType type : {DType::int8, DType::int4}) stores(type, {kTensor, kHead, kComputed});
-  f.row("ZeroPoints", "Cache in uint4; scale and zero point computed per token and head");
+  f.row("ZeroPoints", "uint4 computed", "Cache in uint4; scale and zero point computed per token and head");
   stores(DType::uint4, {kComputed});
-  f.row("FormatsOfTheirOwn", "K and V in caches of different types");
+  f.row("FormatsOfTheirOwn", "K in int8, V in int4, computed", "K and V in caches of different types");
   const auto formats = [&](DType k, DType v, KvScaling scaling) {
     f.add(str_cat(dtype_name(k), " and ", dtype_name(v)),
           [&](PrologueCase& c) { c.kv_type = k, c.v_type = v, c.scaling = scaling; });
@@ -296,14 +304,14 @@ void add_stores(FeatureList& f) {
   formats(DType::uint4, DType::int8, kComputed);
   formats(DType::fp8_e4m3, DType::int4, kHead);
   formats(DType::int8, DType::fp8_e5m2, kTensor);
-  f.row("Fp8Queries", "Q as fp8 e4m3 or e5m2, scale given or computed per token and head");
+  f.row("Fp8Queries", "fp8 + fp8 q computed", "Q as fp8 e4m3 or e5m2, scale given or computed per token and head");
   for (const KvScaling scaling : {kTensor, kComputed}) {
     for (const bool e5m2 : {false, true}) {
       f.add(str_cat(e5m2 ? "e5m2" : "e4m3", scaling == kTensor ? ", scale given" : ", scale computed"),
             [&](PrologueCase& c) { c.q8 = scaling, c.q8_e5m2 = e5m2; });
     }
   }
-  f.row("PerStepRounding", "Rounding once, or after each step as unfused nodes do");
+  f.row("PerStepRounding", "per step", "Rounding once, or after each step as unfused nodes do");
   for (const bool per_step : {false, true}) {
     f.add(per_step ? "per step" : "once", [&](PrologueCase& c) {
       c.per_step = per_step, c.norm = NormPlacement::after_rope, c.bias_q = c.bias_k = c.bias_v = c.v_norm = true;
@@ -374,12 +382,30 @@ const std::vector<PrologueFeature>& prologue_features() {
   return features;
 }
 
+// Returns the times of a plan's row, from what bench_attention_prologue kept: "1.26, 1.61, 7.44, 51.3".
+std::string times_of(const std::string& results, const char* row) {
+  std::string times;
+  for (const int64_t num_tokens : {1, 64, 1024, 8192}) {
+    const std::string begin = str_cat("\"planned ", row, " T=", num_tokens, "\", \"us\": ");
+    const size_t at = results.find(begin);
+    if (at == std::string::npos) return str_cat("no row of ", row);
+    char time[32];
+    const double us = std::strtod(results.c_str() + at + begin.size(), nullptr);
+    std::snprintf(time, sizeof time, us < 10.0 ? "%.2f" : us < 100.0 ? "%.1f" : "%.0f", us);
+    times += (times.empty() ? "" : ", ") + std::string(time);
+  }
+  return str_cat(times, " (", row, ")");
+}
+
 std::string prologue_feature_table() {
-  std::string table = "| feature | float16, bfloat16 | float32 | test |\n| --- | --- | --- | --- |\n";
+  std::stringstream results;
+  results << std::ifstream(source_path(kMeasured)).rdbuf();
+  std::string table = "| feature | float16, bfloat16 | float32 | us | test |\n| --- | --- | --- | --- | --- |\n";
   for (const PrologueFeature& feature : prologue_features()) {
     const std::string of_16_bits = kernels_of(feature, DType::bf16);
     EXPECT_EQ(kernels_of(feature, DType::f16), of_16_bits) << feature.name << ": the table has one column for both types";
-    table += str_cat("| ", feature.text, " | ", of_16_bits, " | ", kernels_of(feature, DType::f32), " | ", feature.name, " |\n");
+    table += str_cat("| ", feature.text, " | ", of_16_bits, " | ", kernels_of(feature, DType::f32), " | ",
+                     times_of(results.str(), feature.measured), " | ", feature.name, " |\n");
   }
   return table;
 }
