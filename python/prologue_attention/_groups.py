@@ -219,16 +219,16 @@ class RotaryTensor(NamedTuple):
     rotate: bool
 
 
-_GIVEN = (True,)
 _NONE = (None,)
 
 
 def flat(group: Optional[Tuple[Any, ...]]) -> Tuple[Any, ...]:
-    """A group as the extension reads it."""
-    try:
-        return _NONE if group is None else _GIVEN + group
-    except TypeError:
-        raise TypeError(f"{group!r} is not of its class (Rope, PagedKv, ..)") from None
+    """A group as the extension reads it. Older Dynamo cannot trace the sum of a tuple and a named one, so that is unpacked."""
+    if group is None:
+        return _NONE
+    if not isinstance(group, tuple):
+        raise TypeError(f"{group!r} is not of its class (Rope, PagedKv, ..)")
+    return (True, *group)
 
 
 def flat_groups(groups: Optional[Sequence[HeadGroup]]) -> Tuple[Any, ...]:
@@ -243,4 +243,4 @@ def flat_groups(groups: Optional[Sequence[HeadGroup]]) -> Tuple[Any, ...]:
 
 
 def flat_places(places: Optional[TokenPlaces]) -> Tuple[Any, ...]:
-    return _NONE if places is None else _GIVEN + places[:-1] + flat(places[-1])
+    return _NONE if places is None else (True, *places[:-1], *flat(places[-1]))
