@@ -413,16 +413,23 @@ TEST(ProjectionInstances, EveryOneHasTheBitsOfTheSeparateOperations_cuda) {
         if (++number % every == turn) check(c, sizes, true);
       }
     }
-    for (const Case& c : cases()) {
-      for (const Sizes& sizes : kSizes) check(c, sizes, false);
-    }
+    std::vector<std::string> missing;
     for (const std::string way : {"ring", "registers", "tiles"}) {
-      const bool runs_here = most_tokens > 8 || way == "registers";
-      EXPECT_FALSE(cuda::projection_instances(way, dtype).empty());
-      for (const std::string& name : cuda::projection_instances(way, dtype)) {
-        EXPECT_EQ(ran.contains(name), runs_here) << name << (runs_here ? " did not run" : " ran");
+      if (most_tokens <= 8 && way != "registers") continue;  // which this GPU does not have
+      const std::vector<std::string> shipped = cuda::projection_instances(way, dtype);
+      EXPECT_FALSE(shipped.empty());
+      missing.insert(missing.end(), shipped.begin(), shipped.end());
+    }
+    const auto all_ran = [&] {
+      std::erase_if(missing, [&](const std::string& name) { return ran.contains(name); });
+      return missing.empty();
+    };
+    for (const Case& c : cases()) {
+      for (const Sizes& sizes : kSizes) {
+        if (!all_ran()) check(c, sizes, false);
       }
     }
+    EXPECT_TRUE(all_ran()) << missing.front() << " did not run";
   }
 }
 
