@@ -233,6 +233,7 @@ INSTANTIATE_TEST_SUITE_P(All, ProjectionTest,
 TEST_P(ProjectionTest, IsTheOracleAndHasTheBitsOfTheSeparateOperations) {
   const auto& [dtype, backend] = GetParam();
   PROLOGUE_REQUIRE_BACKEND(backend);
+  if (dtype != DType::f32) PROLOGUE_EMULATE_ONCE(backend);
   const auto context = GemmContext::create(backend_device(backend));
   ASSERT_TRUE(context.ok()) << context.status().message();
   for (Case c : cases()) {

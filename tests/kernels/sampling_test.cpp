@@ -157,6 +157,7 @@ TEST_P(SamplingTest, MatchesOracle) {
 // There are few rows of many tokens: a GPU then gives a row 8, 4 or 2 blocks (64 blocks in all), each of which has some of the tokens. At
 // such a temperature all that the filters keep is about as likely, so that one token too many, or too few, moves a good part of the draws.
 TEST_P(SamplingTest, FewRowsMatchOracle) {
+  PROLOGUE_EMULATE_ONCE(GetParam());
   Random random(11);
   constexpr int64_t kVocab = 9000;
   std::vector<SamplingRow> rows;
@@ -214,6 +215,7 @@ TEST_P(SamplingTest, MatchesGoldenChoices) {
 
 // The filters that leave one token, or only equals of the largest.
 TEST_P(SamplingTest, FiltersDownToOneToken) {
+  PROLOGUE_EMULATE_ONCE(GetParam());
   Random random(2);
   for (int i = 0; i < 20; ++i) {
     const std::vector<float> logits = random.normals<float>(1000);
@@ -230,6 +232,7 @@ std::set<int32_t> chosen(const std::vector<int32_t>& tokens) { return {tokens.be
 
 // Among equals the lower ids stay.
 TEST_P(SamplingTest, FiltersBreakTiesByTheLowerId) {
+  PROLOGUE_EMULATE_ONCE(GetParam());
   std::vector<float> logits(40, -1.0f);
   for (const size_t i : {3, 8, 9, 20, 21, 22, 30, 31, 38, 39}) logits[i] = 2.0f;  // ten equals; the others weigh e^-3 each
   const SamplingRow row{1.0f, 0, 1.0f, 0.0f, 5, 0};
@@ -255,6 +258,7 @@ TEST_P(SamplingTest, FiltersBreakTiesByTheLowerId) {
 
 // Makes 30000 draws from known probabilities: the statistic of 7 degrees of freedom exceeds 45 once in ten million seeds.
 TEST_P(SamplingTest, DrawsFollowTheProbabilities) {
+  PROLOGUE_EMULATE_ONCE(GetParam());
   const std::vector<double> p = {0.3, 0.25, 0.2, 0.1, 0.06, 0.05, 0.03, 0.01};
 #ifdef PROLOGUE_CUDA_EMULATED
   constexpr int64_t kDraws = 3000;  // each is a block of 1024 threads
@@ -281,6 +285,7 @@ TEST_P(SamplingTest, DrawsFollowTheProbabilities) {
 
 // Over a large vocabulary of equals every part of it is drawn from: 4 blocks of 1024 in 4000 draws, 1000 each (+- 6 sigma).
 TEST_P(SamplingTest, DrawsReachTheWholeVocabulary) {
+  PROLOGUE_EMULATE_ONCE(GetParam());
   const std::vector<float> logits(4096, 1.0f);
   std::vector<SamplingRow> rows;
   std::vector<int64_t> counts(4);
@@ -336,6 +341,7 @@ TEST_P(SamplingTest, SeedAndPositionChangeTheChoice) {
 
 // Rows that draw have logits that are not finite.
 TEST_P(SamplingTest, NanAndInfinitiesWhenDrawing) {
+  PROLOGUE_EMULATE_ONCE(GetParam());
   const SamplingRow row{1.0f, 0, 1.0f, 0.0f, 9, 0};
   SamplingRow top_p = row, top_k = row;
   top_p.top_p = 0.9f;
