@@ -96,6 +96,7 @@ TEST(QualitySummary, OfTokens) {
     tokens.logprob.push_back(i % 2 == 0 ? -std::log(2.0) : -std::log(8.0));
     tokens.argmax.push_back(i);
     reference.argmax.push_back(i < 1500 ? i : -1);
+    reference.logprob.push_back(-std::log(4.0));
   }
   tokens.kl[100] = 50.0;
   tokens.kl[101] = 40.0;
@@ -110,6 +111,7 @@ TEST(QualitySummary, OfTokens) {
   EXPECT_EQ(summary.max_kl, 50.0);
   EXPECT_EQ(summary.same_argmax, 0.75);
   EXPECT_NEAR(summary.perplexity, 4.0, 1e-12);
+  EXPECT_NEAR(summary.logprob_change, std::log(2.0), 1e-12);
 }
 
 TEST(RunName, SaysWhatIsNotUnset) {
