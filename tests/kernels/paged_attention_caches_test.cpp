@@ -319,7 +319,6 @@ TEST_P(PagedAttentionCaches, Sinks) {
 }
 
 TEST_P(PagedAttentionCaches, SinksOfManyHeadsAndMixtures) {
-  PROLOGUE_EMULATE_ONCE(GetParam());
   uint64_t seed = 1900;
   for (const auto& [k, v] : kMixtures) {
     for (const int64_t head_dim : {64, 66, 256, 576}) {

@@ -137,7 +137,6 @@ TEST_P(PagedAttentionMla, Rings) {
 // There are sequences of many blocks, whose parts a second launch adds up, blocks of many sequences, and both in one launch; with counters
 // and without.
 TEST_P(PagedAttentionMla, SharedSequences) {
-  PROLOGUE_EMULATE_ONCE(GetParam());
   check(GetParam(), mla_case(16, {{1, 1500}}), 80, {.counters = false});
   check(GetParam(), mla_case(16, {{1, 1501}, {1, 17}, {2, 700}}), 81, {.past_is_ready = true});
   AttentionCase many = mla_case(16, {});
@@ -156,7 +155,6 @@ TEST_P(PagedAttentionMla, SharedSequences) {
 
 // The lengths of a real step; few heads, for the oracle's sake.
 TEST_P(PagedAttentionMla, EightThousandKeys) {
-  PROLOGUE_EMULATE_ONCE(GetParam());
   AttentionCase c = mla_case(4, {{1, 8192}, {1, 8191}, {1, 4097}});
   c.page_size = 64;
   check(GetParam(), c, 90, {.past_is_ready = true});

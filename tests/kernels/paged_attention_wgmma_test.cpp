@@ -109,7 +109,6 @@ void check_caches(Backend backend, AttentionCase c, uint64_t seed, bool with_cou
 
 // A page is one box or several, and a tile of keys several or a part of one; lengths end within boxes.
 TEST_P(PagedAttentionWgmma, AnyPageSize) {
-  PROLOGUE_EMULATE_ONCE(GetParam());
   uint64_t seed = 0;
   for (const int64_t page_size : {8, 16, 32, 64, 128, 256}) {
     for (const int64_t head_dim : {64, 128, 256}) {
@@ -194,7 +193,6 @@ TEST_P(PagedAttentionWgmma, ManyTiles) {
 
 // Runs every kernel: for few tiles and many keys, where several blocks share a tile, and for few keys; with counters and without.
 TEST_P(PagedAttentionWgmma, EveryKernel) {
-  PROLOGUE_EMULATE_ONCE(GetParam());
   uint64_t seed = 100;
   for (const int64_t head_dim : {64, 128, 256}) {
     for (const float soft_cap : {0.0f, 10.0f}) {
@@ -218,7 +216,6 @@ TEST_P(PagedAttentionWgmma, EveryKernel) {
 // Tiles are divided in every way: clusters of 2, 3, 4 and 6 blocks, one for a tile and several. The launch chooses by its tiles and their
 // keys.
 TEST_P(PagedAttentionWgmma, Divisions) {
-  PROLOGUE_EMULATE_ONCE(GetParam());
   struct Shape {
     int64_t num_kv_heads, keys, head_dim;
   };
@@ -244,7 +241,6 @@ TEST_P(PagedAttentionWgmma, Divisions) {
 
 // Codes of every format, each with its ways to be scaled, by heads of every size; pages of any size, which TMA does not take.
 TEST_P(PagedAttentionWgmma, CodesOfAnyFormat) {
-  PROLOGUE_EMULATE_ONCE(GetParam());
   uint64_t seed = 140;
   for (const CodeFormats& formats : kCodeFormats) {
     for (const int64_t head_dim : {64, 112, 128, 256}) {
