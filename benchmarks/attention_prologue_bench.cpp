@@ -252,7 +252,6 @@ int64_t lengths_after(AttentionPrologueParams& p, bench::Setup& setup) {
   p.places.cache_lens = nullptr;
   return 0;
 }
-// make_problem() made both sides for V's type; K has codes of 8 bits.
 // The scales of blocks, beside a cache whose format make_problem() has set.
 int64_t scales_of_blocks(AttentionPrologueParams& p, bench::Setup& setup) {
   const int64_t heads = p.cache.num_kv_heads, blocks = p.head_dim / block_channels(p.cache.k.format);
@@ -308,6 +307,7 @@ int64_t gate(AttentionPrologueParams& p, bench::Setup& setup) {
   p.groups = &group, p.num_groups = 1;
   return 2 * bytes;
 }
+// make_problem() made both sides for V's type; K has codes of 8 bits.
 int64_t k_in_8_bits(AttentionPrologueParams& p, bench::Setup& setup) {
   p.cache.k.format.type = DType::int8;
   p.cache.k.data = setup.shared(p.cache.num_pages * p.cache.k.strides.page, DType::int8);

@@ -169,7 +169,8 @@ int main(int argc, char** argv) {
             str_cat(" ", model.name, " ", load.name, " seqs=", load.num_seqs, " rows=", load.rows, " length=", load.length);
         const std::string type = dtype_name(dtype);
         const std::string name =
-            str_cat(type, quantised ? "/" : "", blocks ? kv_format_name(k_format) : quantised ? std::string(dtype_name(variant.cache)) : "", mixed ? "," : "",
+            str_cat(type, quantised ? "/" : "", blocks ? kv_format_name(k_format) : quantised ? dtype_name(variant.cache) : "",
+                    mixed ? "," : "",
                     mixed ? dtype_name(variant.v_cache) : "", variant.window > 0 ? " window=1024" : "",
                     variant.soft_cap > 0.0f ? " cap=50" : "", quantised && !per_token && !blocks ? " scale=tensor" : "",
                     variant.mma_sync ? " mma.sync" : "", variant.past_is_ready ? " past_is_ready" : "", shape);
