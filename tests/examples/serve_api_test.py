@@ -19,7 +19,7 @@ import time
 import unittest
 
 import serve_support
-from serve_support import Server, ServerTest
+from serve_support import PATIENCE, Server, ServerTest
 
 COMPLETIONS = '/v1/completions'
 CHAT = '/v1/chat/completions'
@@ -557,8 +557,7 @@ class LargeBodies(ServerTest):
     def test_time(self):
         objects = b'[{}' + b',{}' * 350000 + b']'
         names = b','.join(b'"%s%d":0' % (b'max_toke' if i % 2 else b'', i) for i in range(200))
-        start = time.monotonic()
-        for path, body, *statuses in [
+        for path, body, *statuses in [  # a time that grows with the square would be minutes
                 (COMPLETIONS, b'{"prompt": "x", "max_tokens": 1, "x": %s}' % objects, 200),
                 (COMPLETIONS, b'{"prompt": "x", "max_tokens": 1, "x": [%s]}' % b','.join([b'{"a":[{}]}'] * 100000), 200),
                 (COMPLETIONS, b'{"prompt": %s}' % objects, 400), (COMPLETIONS, b'{"prompt": [' + b'[],' * 400000 + b'[]]}', 400),
@@ -567,8 +566,6 @@ class LargeBodies(ServerTest):
                 (CHAT, b'{"messages": [' + b','.join([b'{"role":"user","content":"",%s}' % names] * 1500) + b',{"role":"x"}]}', 400)]:
             answer = self.server.post(path, body)
             self.assertIn(answer[0], statuses, (body[:60], str(answer[1])[:200]))
-        if not serve_support.is_sanitized():
-            self.assertLess(time.monotonic() - start, 30)  # a time that grows with the square would be minutes
 
     def test_memory(self):
         stops = {'stop': [chr(97 + i) * 1024 for i in range(16)], 'stop_token_ids': [1] * 1024, 'logit_bias': {str(i): 1 for i in range(256)}}
@@ -589,7 +586,7 @@ class LargeBodies(ServerTest):
                 (200, COMPLETIONS, {'prompt': 'x', 'y': [{'a': 1}] * (million // 3), **sizes}),
                 (200, COMPLETIONS, {'prompt': ['h' * 200] * scored, 'echo': True, 'logprobs': 20, **sizes}),
                 (200, CHAT, {'messages': [{'role': 'user', 'content': [{'type': 'text', 'text': ''}] * 120000}], **sizes})]:
-            answer = self.server.post(path, json.dumps(body, separators=(',', ':')).encode(), seconds=60)
+            answer = self.server.post(path, json.dumps(body, separators=(',', ':')).encode())
             self.assertEqual(answer[0], status, (str(body)[:60], str(answer[1])[:300]))
             if not serve_support.is_sanitized():
                 self.assertLess(self.resident() - before, 400 << 20, str(body)[:60])
@@ -608,18 +605,18 @@ class LargeBodies(ServerTest):
             first.sendall(post(json.dumps({**ENDLESS, 'n': 128}).encode()))
             self.wait_for('the start', lambda: self.server.metrics()['prologue_running'] == 2)
             for _ in range(3):
-                self.assertEqual(self.server.post(COMPLETIONS, HELLO, seconds=20)[0], 200)
+                self.assertEqual(self.server.post(COMPLETIONS, HELLO)[0], 200)
         with self.server.connect() as first:
             first.sendall(post(json.dumps({**ENDLESS, 'prompt': ['a', 'b', 'c', 'd', 'e']}).encode()))
             self.wait_for('the start', lambda: self.server.metrics()['prologue_running'] == 2)
-            self.assertEqual(self.server.post(COMPLETIONS, HELLO, seconds=20)[0], 200)
+            self.assertEqual(self.server.post(COMPLETIONS, HELLO)[0], 200)
 
     def test_an_echo_ends_with_its_client(self):
         body = {'prompt': list(range(100)) * 600, 'echo': True, 'max_tokens': 0, 'logprobs': 1}
         with self.server.connect() as connection:
             connection.sendall(post(json.dumps(body).encode()))
             time.sleep(0.5)
-            self.assertEqual(self.server.post(COMPLETIONS, HELLO, seconds=20)[0], 200)  # in between
+            self.assertEqual(self.server.post(COMPLETIONS, HELLO)[0], 200)  # in between
 
 
 class Paths(ServerTest):
@@ -772,23 +769,19 @@ class MalformedHttp(ServerTest):
 
         def a_byte_now_and_then():
             with self.server.connect() as connection, contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                end = time.monotonic() + 15
+                end = time.monotonic() + PATIENCE
                 while time.monotonic() < end:
                     connection.sendall(b'x')
                     time.sleep(0.1)
-
-        def seconds(call, *arguments):
-            start = time.monotonic()
-            call(*arguments)
-            return time.monotonic() - start
+                self.fail('a connection without a request stays open while bytes arrive')
 
         with concurrent.futures.ThreadPoolExecutor(5) as pool:  # nearly all of their time is waiting
-            silent = [pool.submit(seconds, self.check, *client) for client in (
+            silent = [pool.submit(self.check, *client) for client in (
                 (b'', None), (b'GET /hea', None, 408), (b'GET /health HTTP/1.1\r\nx: ', 408), (post(body[:-5], length=len(body)), 408))]
-            writing = pool.submit(seconds, a_byte_now_and_then)
+            writing = pool.submit(a_byte_now_and_then)
         for client in silent:
-            self.assertLess(client.result(), 6)
-        self.assertLess(writing.result(), 10)
+            client.result()
+        writing.result()
 
     def test_random_changes(self):
         random.seed(1)
@@ -823,13 +816,9 @@ class MalformedHttp(ServerTest):
 class Connections(ServerTest):
     """Many connections, slow ones, and what a connection may say about itself."""
     context = LONG_CONTEXT
+    arguments = ('--read-timeout', str(4 * PATIENCE))  # an answer that waits for the silent ones comes too late
     # More by PROLOGUE_SERVE_CONNECTIONS, for a machine that lets this process open as many files.
     NUM_IDLE = min(int(os.environ.get('PROLOGUE_SERVE_CONNECTIONS', 3000)), resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 200)
-
-    def assert_quick(self):
-        start = time.monotonic()
-        self.assert_alive()
-        self.assertLess(time.monotonic() - start, 1)
 
     def test_idle_and_half_sent_ones(self):
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -841,11 +830,11 @@ class Connections(ServerTest):
                 connection = open_ones.enter_context(self.server.connect())
                 connection.sendall(parts[i % len(parts)])
                 if i % 1000 == 0:
-                    self.assert_quick()
-            self.assert_quick()
+                    self.assert_alive()
+            self.assert_alive()
             self.assertEqual(self.server.post(COMPLETIONS, HELLO)[0], 200)
             self.assertLess(self.server.num_threads(), 20)
-            self.assert_quick()
+            self.assert_alive()
 
     def test_clients_that_do_not_read(self):
         data = post(json.dumps({**ENDLESS, 'stream': True}).encode())
@@ -856,12 +845,12 @@ class Connections(ServerTest):
                 connection.connect((self.server.host, self.server.port))
                 connection.sendall(data)
             for _ in range(5):
-                self.assert_quick()
+                self.assert_alive()
                 time.sleep(0.1)
         self.wait_for('the end of all', lambda: self.server.metrics()['prologue_running'] == self.server.metrics()['prologue_waiting'] == 0)
 
     def test_several_requests_of_a_connection(self):
-        connection = http.client.HTTPConnection(self.server.host, self.server.port, timeout=20)
+        connection = http.client.HTTPConnection(self.server.host, self.server.port, timeout=PATIENCE)
         self.addCleanup(connection.close)
         headers = {'Content-Type': 'application/json'}
         texts, streams = set(), set()
@@ -939,11 +928,10 @@ class AllowedHosts(ServerTest):
 
 class Limits(ServerTest):
     context = LONG_CONTEXT
-    arguments = ('--max-requests', '2', '--timeout', '2')
+    arguments = ('--max-requests', '2', '--timeout', '20' if serve_support.is_sanitized() else '2')  # both must run at once
 
     def test_requests_and_time(self):
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            start = time.monotonic()
             whole = pool.submit(self.server.post, COMPLETIONS, ENDLESS)
             events = pool.submit(self.server.events, COMPLETIONS, ENDLESS)
             self.wait_for('the start of both', lambda: self.server.metrics()['prologue_running'] == 2)
@@ -952,7 +940,6 @@ class Limits(ServerTest):
             error = self.assert_error(whole.result(), 408, code='timeout')
             self.assertEqual(error['type'], 'timeout_error')
             self.assertEqual(events.result()[-1]['error']['code'], 'timeout')
-            self.assertLess(time.monotonic() - start, 20)
         self.wait_for('the cancellation', lambda: self.server.metrics()['prologue_finished_total{reason="cancelled"}'] == 2)
         self.assertEqual(self.server.post(COMPLETIONS, HELLO)[0], 200)
 
@@ -977,9 +964,7 @@ class Cancellation(ServerTest):
     CANCELLED = 'prologue_finished_total{reason="cancelled"}'
 
     def check_cancelled(self, before, num):
-        start = time.monotonic()
         self.wait_for('the cancellation', lambda: self.server.metrics()[self.CANCELLED] == before + num)
-        self.assertLess(time.monotonic() - start, 5)
         tokens = self.server.metrics()['prologue_generated_tokens_total']
         time.sleep(0.2)
         self.assertEqual(self.server.metrics()['prologue_generated_tokens_total'], tokens)
@@ -1043,6 +1028,8 @@ class ManyClients(ServerTest):
 
 
 class TheEnd(unittest.TestCase):
+    wait_for = ServerTest.wait_for
+
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
@@ -1057,21 +1044,20 @@ class TheEnd(unittest.TestCase):
         for how in (signal.SIGINT, signal.SIGTERM):
             server = self.start()
             idle = server.connect()
-            code, seconds = server.stop(how)
+            code = server.stop(how)
             idle.close()
             self.assertEqual(code, 0, server.stderr())
-            self.assertLess(seconds, 5)
 
     def test_a_terminal_that_closes(self):
         server = self.start()
         server.process.send_signal(signal.SIGHUP)
-        code, _ = server.stop(signal.SIGHUP)
+        code = server.stop(signal.SIGHUP)
         self.assertEqual(code, 0, server.stderr())
         server = self.start(preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))  # nohup
         server.process.send_signal(signal.SIGHUP)
         time.sleep(0.2)
         self.assertEqual(server.request('GET', '/health')[0], 200)
-        self.assertEqual(server.stop()[0], 0)
+        self.assertEqual(server.stop(), 0)
 
     def test_small_stacks(self):
         """One GET with a long Range ended the process where a thread had 3 MB."""
@@ -1081,7 +1067,7 @@ class TheEnd(unittest.TestCase):
             request = b'GET /health HTTP/1.1\r\nConnection: close\r\nRange: bytes=' + b'0-0,' * length + b'0-0\r\n\r\n'
             self.assertIn(status_of(server.exchange(request)), (200, 431))
         self.assertEqual(server.post(COMPLETIONS, HELLO)[0], 200)
-        self.assertEqual(server.stop()[0], 0)
+        self.assertEqual(server.stop(), 0)
 
     def test_few_files(self):
         """Who waits longest for its request makes room for the next connection."""
@@ -1097,7 +1083,7 @@ class TheEnd(unittest.TestCase):
             resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (200, 200))
             late.sendall(b'GET /health HTTP/1.1\r\nConnection: close\r\n\r\n')
             self.assertEqual(status_of(late.recv(1000)), 200)
-        self.assertEqual(server.stop()[0], 0)
+        self.assertEqual(server.stop(), 0)
 
     @unittest.skipUnless('PROLOGUE_ACCEPT_ERRORS' in os.environ, 'a sanitizer does not let another library in front')
     def test_errors_of_accept(self):
@@ -1106,21 +1092,19 @@ class TheEnd(unittest.TestCase):
         server = self.start(env=environment)
         for _ in range(4):
             self.assertEqual(server.request('GET', '/health')[0], 200)
-        self.assertEqual(server.stop()[0], 0)
+        self.assertEqual(server.stop(), 0)
 
     def test_at_work(self):
         server = self.start()
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             whole = pool.submit(server.post, COMPLETIONS, ENDLESS)
             events = pool.submit(server.events, COMPLETIONS, ENDLESS)
-            while server.metrics()['prologue_running'] != 2:
-                time.sleep(0.01)
+            self.wait_for('the start of both', lambda: server.metrics()['prologue_running'] == 2)
             half = server.connect()
             self.addCleanup(half.close)
             half.sendall(b'POST /v1/completions HTTP/1.1\r\n')
-            code, seconds = server.stop()
+            code = server.stop()
             self.assertEqual(code, 0, server.stderr())
-            self.assertLess(seconds, 8)
             status, content = whole.result()
             self.assertEqual((status, content['error']['code']), (503, 'shutting_down'))
             self.assertEqual(events.result()[-1]['error']['code'], 'shutting_down')
@@ -1130,14 +1114,13 @@ class TheEnd(unittest.TestCase):
         server = self.start('--timeout', '1')
         self.assertEqual(server.post(COMPLETIONS, scoring)[1]['error']['code'], 'timeout')
         self.assertEqual(server.post(COMPLETIONS, HELLO)[0], 200)
-        self.assertEqual(server.stop()[0], 0)
+        self.assertEqual(server.stop(), 0)
         server = self.start()
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             answer = pool.submit(server.post, COMPLETIONS, scoring)
-            time.sleep(0.5)
-            code, seconds = server.stop()
+            self.wait_for('the start', lambda: server.metrics()['prologue_running'] > 0)
+            code = server.stop()
             self.assertEqual(code, 0, server.stderr())
-            self.assertLess(seconds, 8)
             self.assertEqual(answer.result()[1]['error']['code'], 'shutting_down')
 
     def test_what_cannot_start(self):
@@ -1145,7 +1128,7 @@ class TheEnd(unittest.TestCase):
         serve = serve_support.program('serve')
 
         def run(*arguments):
-            done = subprocess.run([serve, *arguments], capture_output=True, text=True, timeout=60)
+            done = subprocess.run([serve, *arguments], capture_output=True, text=True, timeout=PATIENCE)
             return done.returncode, done.stderr
         code, error = run('--model', self.model, '--device', 'cpu', '--kv-memory', '64M', '--port', str(server.port))
         self.assertEqual(code, 1)
@@ -1157,16 +1140,16 @@ class TheEnd(unittest.TestCase):
             code, error = run('--model', self.model, *wrong)
             self.assertEqual(code, 2, wrong)
             self.assertTrue(error.startswith('serve: '), error)
-        done = subprocess.run([serve, '--model', self.model], capture_output=True, text=True, timeout=60, env={**os.environ, 'PROLOGUE_API_KEY': ''})
+        done = subprocess.run([serve, '--model', self.model], capture_output=True, text=True, timeout=PATIENCE, env={**os.environ, 'PROLOGUE_API_KEY': ''})
         self.assertEqual(done.returncode, 2)
         self.assertIn('PROLOGUE_API_KEY is empty', done.stderr)
         self.assertEqual(run('--help')[0], 0)
-        self.assertEqual(server.stop()[0], 0)
+        self.assertEqual(server.stop(), 0)
 
 
 class OneConnection(ServerTest):
     def test_bodies_of_any_length_one_after_another(self):
-        connection = http.client.HTTPConnection(self.server.host, self.server.port, timeout=20)
+        connection = http.client.HTTPConnection(self.server.host, self.server.port, timeout=PATIENCE)
         self.addCleanup(connection.close)
         for length in (10, 200, 20, 9000, 4096, 5000, 1):
             connection.request('POST', COMPLETIONS, json.dumps({**HELLO, 'user': 'x' * length}), {'Content-Type': 'application/json'})
@@ -1198,7 +1181,7 @@ class RequestLog(unittest.TestCase):
         server = Server(self.model)
         self.requests(server)
         self.assertIn('(Ctrl-C stops it)', server.started)
-        code, _ = server.stop(signal.SIGINT)
+        code = server.stop(signal.SIGINT)
         self.assertEqual(code, 0)
         text = server.stderr()
         self.assertTrue(text.startswith('serve: loading '), text)

@@ -4,6 +4,7 @@ import os
 import sys
 import unittest
 
+import serve_support
 from serve_support import DEMO_MODEL, ROOT, Server, skip_all
 
 try:
@@ -24,6 +25,8 @@ QUESTION = [{'role': 'user', 'content': 'What is the capital of France?'}]
 
 
 class Client(unittest.TestCase):
+    wait_for = serve_support.ServerTest.wait_for
+
     @classmethod
     def setUpClass(cls):
         cls.server = Server(DEMO_MODEL, '--model-name', MODEL, '--api-key', 'key', '--context', '2048', '--parallel', '8')
@@ -36,7 +39,7 @@ class Client(unittest.TestCase):
     @classmethod
     def tearDownClass(cls):
         cls.client.close()
-        code, _ = cls.server.stop()
+        code = cls.server.stop()
         assert code == 0, cls.server.stderr()
 
     def chat(self, **more):
@@ -175,11 +178,7 @@ class Client(unittest.TestCase):
         stream.close()
         with self.make_client(timeout=1) as hasty, self.assertRaises(openai.APITimeoutError):
             hasty.completions.create(model=MODEL, prompt='x', max_tokens=2000, extra_body={'ignore_eos': True})
-        for _ in range(500):
-            if self.server.metrics()[name] == before + 2:
-                return
-            asyncio.run(asyncio.sleep(0.01))
-        self.fail('the requests were not cancelled')
+        self.wait_for('the cancellation', lambda: self.server.metrics()[name] == before + 2)
 
     def test_many_at_once(self):
         async def all_of_them():

@@ -11,7 +11,7 @@ import time
 import unittest
 
 import serve_support
-from serve_support import ServerTest, skip_all
+from serve_support import PATIENCE, ServerTest, skip_all
 
 CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser') or shutil.which('google-chrome')
 if not CHROMIUM:
@@ -117,14 +117,14 @@ class Page(ServerTest):
         self.browser.call('Page.navigate', url=self.server.url + '/')
         self.wait_for_page("document.title.startsWith('tiny')")
 
-    def wait_for_page(self, condition, seconds=30):
-        end = time.monotonic() + seconds
+    def wait_for_page(self, condition):
+        end = time.monotonic() + PATIENCE
         while not self.browser.run(condition):
             if time.monotonic() > end:
                 picture = os.path.join(tempfile.gettempdir(), 'serve_page_test.png')
                 with open(picture, 'wb') as file:
                     file.write(base64.b64decode(self.browser.call('Page.captureScreenshot')['data']))
-                self.fail(f'{condition}: not within {seconds} s, see {picture}; {self.browser.problems()}')
+                self.fail(f'{condition}: not within {PATIENCE} s, see {picture}; {self.browser.problems()}')
             time.sleep(0.02)
 
     def set(self, name, value):
@@ -263,7 +263,7 @@ class PageWithAKey(ServerTest):
         browser.call('Page.navigate', url=self.server.url + '/')
         for key, shown in (('', 'error'), ('secret', 'note')):
             # The page may still be loading when it is asked for the first time.
-            end = time.monotonic() + 20
+            end = time.monotonic() + PATIENCE
             while not browser.run("typeof answer === 'function'") and time.monotonic() < end:
                 time.sleep(0.02)
             browser.run(f"element('key').value = {json.dumps(key)}; element('max-tokens').value = '3'; element('input').value = 'hi'; element('send').click()")
