@@ -32,5 +32,6 @@ ROPE_COS_SIN = (
     "sequence_length", "max_position", "precision",
 )  # fmt: skip
 rope_cos_sin = function("rope_cos_sin", *ROPE_COS_SIN)
+mrope_pair_axis = function("mrope_pair_axis", "sections", "interleaved")
 make_plan = _module.make_plan
 jax = _module.jax

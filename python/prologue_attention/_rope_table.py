@@ -1,7 +1,7 @@
 """The table of cos and sin that a Hugging Face config describes. The formulas are the library's (layers/rope/rope_scaling.h)."""
 
 import json
-from typing import Any, Dict, List, Literal, Mapping, Optional, Union
+from typing import Any, Dict, List, Literal, Mapping, Optional, Tuple, Union
 
 from . import _extension
 from ._frameworks import framework_of, numpy_framework
@@ -20,6 +20,7 @@ def rope_cos_sin(
     style: RopeStyle = "neox",
     precision: Literal["reference", "exact"] = "reference",
     head_dim: Optional[int] = None,
+    mrope: Optional[Literal["contiguous", "interleaved"]] = None,
     like: Optional[Array] = None,
 ) -> Rope:
     """The Rope of a Hugging Face model; its cos_sin is the table, [max_position, rotary_dim] float32, cos then sin.
@@ -34,9 +35,10 @@ def rope_cos_sin(
     style: a config does not say it: "interleaved" for GPT-J, Cohere, GLM and Llama 4, and others whose pairs are (x[2i], x[2i + 1]).
     precision: "reference": the float32 steps of transformers; "exact": float64, rounded once.
     head_dim: None: that of the config.
-    like: the table is an array of the same framework, on the same device; None: of NumPy.
-
-    The position axes of MRoPE (mrope_section) are not in the table: set num_axes and pair_axis with Rope._replace.
+    mrope: how the pairs of mrope_section are given to position axes (time, height, width). "contiguous": first all pairs of the first axis,
+        then those of the next (Qwen2-VL, Qwen2.5-VL, GLM-4.1V); "interleaved": in turn (Qwen3-VL). Then num_axes and pair_axis are set, and
+        positions are [num_axes, tokens]. None: one position for each token, as for text alone.
+    like: the arrays are of the same framework, on the same device; None: of NumPy.
     """
     values = _values(config, layer_type)
     parameters = _parameters(values, layer_type)
@@ -97,7 +99,24 @@ def rope_cos_sin(
         options.update({name: number(name) for name in ("low_freq_factor", "high_freq_factor")})
     table = _extension.rope_cos_sin(*[options[name] for name in _extension.ROPE_COS_SIN])
     framework = numpy_framework() if like is None else framework_of(like)
-    return Rope(style, rotary_dim, cos_sin=framework.from_host(like, table))
+    rope = Rope(style, rotary_dim, cos_sin=framework.from_host(like, table))
+    if mrope is None:
+        return rope
+    sections, pair_axis = _axes(values, parameters, mrope, rotary_dim)
+    return rope._replace(num_axes=len(sections), pair_axis=framework.from_host(like, pair_axis))
+
+
+def _axes(values: Mapping[str, Any], parameters: Mapping[str, Any], mrope: str, rotary_dim: int) -> Tuple[List[int], Any]:
+    """The sections of MRoPE, and the axis of each pair."""
+    if mrope not in ("contiguous", "interleaved"):
+        raise ValueError(f"rope_cos_sin: mrope is {mrope!r}: it must be one of 'contiguous', 'interleaved'")
+    stated = parameters.get("mrope_section") or values.get("mrope_section")
+    if stated is None:
+        raise ValueError(f"rope_cos_sin: the config has no mrope_section, which mrope {mrope!r} needs")
+    sections = [int(one) for one in stated]
+    if sum(sections) != rotary_dim // 2:
+        raise ValueError(f"rope_cos_sin: mrope_section is {sections}: its sum must be the {rotary_dim // 2} pairs of rotary_dim {rotary_dim}")
+    return sections, _extension.mrope_pair_axis(sections, mrope == "interleaved")
 
 
 def _values(config: Any, layer_type: Optional[str]) -> Mapping[str, Any]:

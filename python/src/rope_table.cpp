@@ -1,4 +1,5 @@
-// The table of cos and sin of a scheme: what prologue_attention/_rope_table.py reads in a config.
+// The table of cos and sin of a scheme, and the axes of MRoPE: what prologue_attention/_rope_table.py reads in a config.
+#include <prologue/layers/rope/position_axes.h>
 #include <prologue/layers/rope/rope_table.h>
 
 #include <tvm/ffi/container/array.h>
@@ -18,9 +19,10 @@ std::optional<double> given_number(Arguments& arguments, Name name) {
   return arguments.given(name) ? std::optional(arguments.number(name)) : std::nullopt;
 }
 
-std::vector<double> numbers(Arguments& arguments, Name name) {
+template <typename T>
+std::vector<T> numbers(Arguments& arguments, Name name) {
   if (!arguments.given(name)) return {};
-  const auto list = reinterpret_cast<const tvm::ffi::AnyView&>(arguments.raw(name)).cast<tvm::ffi::Array<double>>();
+  const auto list = reinterpret_cast<const tvm::ffi::AnyView&>(arguments.raw(name)).cast<tvm::ffi::Array<T>>();
   return {list.begin(), list.end()};
 }
 
@@ -31,6 +33,22 @@ struct HostMemory {
   }
   void FreeData(DLTensor* tensor) { std::free(tensor->data); }
 };
+
+template <typename T>
+tvm::ffi::Tensor tensor_of(const std::vector<T>& values, std::vector<int64_t> shape, DLDataType type) {
+  tvm::ffi::Tensor result = tvm::ffi::Tensor::FromNDAlloc(HostMemory(), {shape.data(), shape.size()}, type, {kDLCPU, 0});
+  std::copy(values.begin(), values.end(), static_cast<T*>(result.data_ptr()));
+  return result;
+}
+
+tvm::ffi::Any run_mrope_pair_axis(Arguments& arguments) {
+  const std::vector<int64_t> sections = numbers<int64_t>(arguments, "sections");
+  const bool interleaved = arguments.flag("interleaved");
+  arguments.require_all_read();
+  auto axes = mrope_pair_axis(sections, interleaved);
+  check(axes.status());
+  return tensor_of(*axes, {static_cast<int64_t>(axes->size())}, {kDLUInt, 8, 1});
+}
 
 tvm::ffi::Any run_rope_cos_sin(Arguments& arguments) {
   enum class Scheme { plain, linear, dynamic, yarn, longrope, llama3, proportional };
@@ -52,8 +70,8 @@ tvm::ffi::Any run_rope_cos_sin(Arguments& arguments) {
   const bool truncate = arguments.flag("truncate");
   const double low = arguments.number("low_freq_factor"), high = arguments.number("high_freq_factor");
   const double partial = arguments.number("partial_rotary_factor");
-  const std::vector<double> short_factors = numbers(arguments, "short_factors"),
-                            long_factors = numbers(arguments, "long_factors");
+  const std::vector<double> short_factors = numbers<double>(arguments, "short_factors"),
+                            long_factors = numbers<double>(arguments, "long_factors");
   const int64_t sequence_length = arguments.integer("sequence_length"), max_position = arguments.integer("max_position");
   const auto precision =
       arguments.choice<RopePrecision>("precision", {{"reference", RopePrecision::reference}, {"exact", RopePrecision::exact}});
@@ -76,13 +94,11 @@ tvm::ffi::Any run_rope_cos_sin(Arguments& arguments) {
   check(frequencies.status());
   auto table = rope_cos_sin(*frequencies, max_position, precision);
   check(table.status());
-  const int64_t shape[2] = {max_position, config.rotary_dim};
-  tvm::ffi::Tensor result = tvm::ffi::Tensor::FromNDAlloc(HostMemory(), {shape, 2}, {kDLFloat, 32, 1}, {kDLCPU, 0});
-  std::copy(table->begin(), table->end(), static_cast<float*>(result.data_ptr()));
-  return result;
+  return tensor_of(*table, {max_position, config.rotary_dim}, {kDLFloat, 32, 1});
 }
 
 }  // namespace
 }  // namespace prologue::python
 
 PROLOGUE_PYTHON_FUNCTION(rope_cos_sin, prologue::python::run_rope_cos_sin)
+PROLOGUE_PYTHON_FUNCTION(mrope_pair_axis, prologue::python::run_mrope_pair_axis)

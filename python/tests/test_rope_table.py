@@ -116,7 +116,47 @@ def test_a_part_of_the_head():
     assert_close(rope.cos_sin, theirs(modeling_phi.PhiRotaryEmbedding(config)))
 
 
+@pytest.mark.parametrize("family, mrope, sections", [("qwen2_vl", "contiguous", [16, 8, 8]), ("qwen3_vl", "interleaved", [12, 10, 10])])
+def test_axes_of_mrope(family, mrope, sections):
+    transformers = pytest.importorskip("transformers")
+    import torch
+    from transformers.models.qwen2_vl import modeling_qwen2_vl
+    from transformers.models.qwen3_vl import modeling_qwen3_vl
+
+    rng = np.random.default_rng(3)
+    positions = rng.integers(0, 512, (3, 7))
+    q, k = (rng.standard_normal((1, heads, 7, 64)).astype(np.float32) for heads in (4, 2))
+    parameters = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": sections, "mrope_interleaved": mrope == "interleaved"}
+    sizes = dict(
+        hidden_size=256, num_attention_heads=4, num_key_value_heads=2, head_dim=64, max_position_embeddings=512, rope_parameters=parameters
+    )  # fmt: skip
+    if family == "qwen2_vl":
+        config = transformers.Qwen2VLTextConfig(**sizes)
+        rotary = modeling_qwen2_vl.Qwen2VLRotaryEmbedding(config)
+        apply = modeling_qwen2_vl.apply_rotary_pos_emb
+    else:
+        config = transformers.Qwen3VLTextConfig(**sizes)
+        rotary = modeling_qwen3_vl.Qwen3VLTextRotaryEmbedding(config)
+        apply = modeling_qwen3_vl.apply_rotary_pos_emb
+    cos, sin = rotary(torch.zeros(1), torch.from_numpy(positions)[:, None])
+    rope = prologue.rope_cos_sin(config, mrope=mrope)
+    assert rope.num_axes == 3
+    got = prologue.rotary(q[0].swapaxes(0, 1).copy(), k[0].swapaxes(0, 1).copy(), rope=rope, positions=positions)
+    for ours, want in zip(got, apply(torch.from_numpy(q), torch.from_numpy(k), cos, sin)):
+        np.testing.assert_allclose(ours, want[0].numpy().swapaxes(0, 1), atol=2e-5)
+
+
 # ---- Without transformers.
+
+
+def test_axes_of_sections():
+    config = {**LLAMA, "rope_scaling": {"type": "mrope", "mrope_section": [20, 6, 6]}}
+    assert prologue.rope_cos_sin(config, 4).num_axes == 1
+    rope = prologue.rope_cos_sin(config, 4, mrope="contiguous")
+    assert rope.num_axes == 3 and rope.pair_axis.dtype == np.uint8
+    assert rope.pair_axis.tolist() == [0] * 20 + [1] * 6 + [2] * 6
+    rope = prologue.rope_cos_sin(config, 4, mrope="interleaved")
+    assert rope.pair_axis.tolist() == [0, 1, 2] * 6 + [0] * 14
 
 
 def test_the_table_in_double_precision():
@@ -163,6 +203,10 @@ def test_dimensions_of_a_config():
         ({**LLAMA, "partial_rotary_factor": 1.5}, {}, ValueError, "partial_rotary_factor is 1.5 of head_dim 64"),
         (LLAMA, {"max_position": 0}, ValueError, "max_position is 0"),
         (LLAMA, {"precision": "float16"}, ValueError, "precision is 'float16': it must be one of 'reference', 'exact'"),
+        (LLAMA, {"mrope": "contiguous"}, ValueError, "the config has no mrope_section, which mrope 'contiguous' needs"),
+        ({**LLAMA, "mrope_section": [16, 8, 8]}, {"mrope": "both"}, ValueError, "mrope is 'both': it must be one of 'contiguous', 'interleaved'"),
+        ({**LLAMA, "mrope_section": [16, 8]}, {"mrope": "contiguous"}, ValueError, r"mrope_section is \[16, 8\]: its sum must be the 32 pairs"),
+        ({**LLAMA, "mrope_section": [16, 16]}, {"mrope": "interleaved"}, ValueError, "there are 2 sections: interleaved ones must be 3"),
         (3, {}, TypeError, "config is int: it must be a config of transformers, its dict or its JSON"),
     ],
 )
