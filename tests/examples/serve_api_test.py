@@ -1118,7 +1118,7 @@ class TheEnd(unittest.TestCase):
         server = self.start()
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             answer = pool.submit(server.post, COMPLETIONS, scoring)
-            self.wait_for('the start', lambda: server.metrics()['prologue_running'] > 0)
+            time.sleep(5 if serve_support.is_sanitized() else 0.5)  # no metric says that it has begun
             code = server.stop()
             self.assertEqual(code, 0, server.stderr())
             self.assertEqual(answer.result()[1]['error']['code'], 'shutting_down')
