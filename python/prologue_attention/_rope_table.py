@@ -113,7 +113,9 @@ def _axes(values: Mapping[str, Any], parameters: Mapping[str, Any], mrope: str, 
     stated = parameters.get("mrope_section") or values.get("mrope_section")
     if stated is None:
         raise ValueError(f"rope_cos_sin: the config has no mrope_section, which mrope {mrope!r} needs")
-    sections = [int(one) for one in stated]
+    if not isinstance(stated, (list, tuple)) or not all(type(one) is int for one in stated):
+        raise TypeError(f"rope_cos_sin: mrope_section is {stated!r}: it must be a list of whole numbers")
+    sections = list(stated)
     if sum(sections) != rotary_dim // 2:
         raise ValueError(f"rope_cos_sin: mrope_section is {sections}: its sum must be the {rotary_dim // 2} pairs of rotary_dim {rotary_dim}")
     return sections, _extension.mrope_pair_axis(sections, mrope == "interleaved")

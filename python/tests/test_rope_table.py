@@ -206,6 +206,8 @@ def test_dimensions_of_a_config():
         (LLAMA, {"mrope": "contiguous"}, ValueError, "the config has no mrope_section, which mrope 'contiguous' needs"),
         ({**LLAMA, "mrope_section": [16, 8, 8]}, {"mrope": "both"}, ValueError, "mrope is 'both': it must be one of 'contiguous', 'interleaved'"),
         ({**LLAMA, "mrope_section": [16, 8]}, {"mrope": "contiguous"}, ValueError, r"mrope_section is \[16, 8\]: its sum must be the 32 pairs"),
+        ({**LLAMA, "mrope_section": [16, "16"]}, {"mrope": "contiguous"}, TypeError, r"mrope_section is \[16, '16'\]: it must be a list of whole"),
+        ({**LLAMA, "mrope_section": 32}, {"mrope": "contiguous"}, TypeError, "mrope_section is 32: it must be a list of whole numbers"),
         ({**LLAMA, "mrope_section": [16, 16]}, {"mrope": "interleaved"}, ValueError, "there are 2 sections: interleaved ones must be 3"),
         (3, {}, TypeError, "config is int: it must be a config of transformers, its dict or its JSON"),
     ],
