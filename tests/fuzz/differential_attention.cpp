@@ -4,6 +4,7 @@
 
 #include "tests/fuzz/differential.h"
 #include "tests/support/attention_batch.h"
+#include "tests/support/attention_pages.h"
 #include "tests/support/types.h"
 
 namespace prologue::test {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
+#include <prologue/kernels/base/shared/quantize.h>
 
 #include "tests/support/attention_batch.h"
 #include "tests/support/combinations.h"

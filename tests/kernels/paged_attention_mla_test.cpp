@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/support/attention_batch.h"
+#include "tests/support/attention_pages.h"
 
 #ifdef PROLOGUE_HAS_CUDA
 
