@@ -51,12 +51,12 @@ need_test_tools() { need "${test_tools[@]}"; }
 need_fetch_tools() { need "${fetch_tools[@]}"; }
 # clang with its sanitizers and libFuzzer, which some distributions have in a package of its own.
 need_clang() {
-  need clang
+  need clang lld
   compgen -G "$(clang -print-runtime-dir)/libclang_rt.fuzzer-*.a" >/dev/null || need "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
 }
 # All that the scripts of CI would ask for one after another.
 need_everything() {
-  need "${build_tools[@]}" "${test_tools[@]}" "${fetch_tools[@]}" python3-venv clang
+  need "${build_tools[@]}" "${test_tools[@]}" "${fetch_tools[@]}" python3-venv clang lld
   need_clang
 }
 
