@@ -251,47 +251,58 @@ void multiply_async(float (&d)[kCount], const uint32_t (&a)[4], uint64_t b) {
   multiply_registers_async<T, true>(d, a, b);
 }
 
-// Gives back what the registers held before, and adds the product. `all`: of the threads of the warpgroup.
-inline void multiply(const std::array<Multiplication*, kWarpgroup>& all) {
-  const Multiplication& m = *all[0];
-  for (Multiplication* other : all) {
-    if (other->b_descriptor != m.b_descriptor || other->a_descriptor != m.a_descriptor || other->columns != m.columns ||
-        other->own_rows != m.own_rows || other->add != m.add) {
-      emulator::fail("multiplies something else than other threads of its warpgroup");
-    }
-    for (size_t n = 0; n < other->saved.size(); ++n) {
-      if (!std::isnan(other->d[n])) emulator::fail("writes a register that a multiplication is adding to");
-      other->d[n] = other->saved[n];
-    }
-  }
+// Gives back what the registers held before, and adds the products first .. last - 1, all to the same registers. `all`: the threads of the
+// warpgroup.
+inline void multiply(const std::array<const std::deque<Multiplication>*, kWarpgroup>& all, size_t first, size_t last) {
   constexpr int kRows = 64, kDepth = 16, kMaxColumns = 256;
   static uint16_t bits_a[kRows * kDepth], bits_b[kDepth * kMaxColumns];
   static float numbers_a[kRows * kDepth], numbers_b[kDepth * kMaxColumns], sums[kRows * kMaxColumns];
-  if (m.own_rows) {
-    Matrix(m.b_descriptor).copy_columns(m.columns, bits_b);
-  } else {
-    uint16_t transposed[kMaxColumns * kDepth];
-    Matrix(m.b_descriptor).copy_rows(m.columns, transposed);
-    for (int n = 0; n < m.columns; ++n) {
-      for (int k = 0; k < kDepth; ++k) bits_b[k * m.columns + n] = transposed[n * kDepth + k];
-    }
-  }
-  if (m.a == nullptr) Matrix(m.a_descriptor).copy_rows(kRows, bits_a);
+  const int columns = (*all[0])[first].columns;
   const auto row_of = [](int t) { return t / 32 * 16 + t % 32 / 4; };  // of a thread's first registers
-  const auto place_of_sum = [&](int t, int i) { return (row_of(t) + i / 2 % 2 * 8) * m.columns + i / 4 * 8 + t % 4 * 2 + i % 2; };
+  // Calls use(the register, its place in sums) for two neighbours at a time.
+  const auto for_each_pair = [&](int t, const auto& use) {
+    float* const d = (*all[static_cast<size_t>(t)])[first].d;
+    float* const row = sums + row_of(t) * columns + t % 4 * 2;
+    for (int i = 0; i < columns / 8; ++i) use(d + 4 * i, row + 8 * i), use(d + 4 * i + 2, row + 8 * columns + 8 * i);
+  };
   for (int t = 0; t < kWarpgroup; ++t) {
-    const Multiplication& theirs = *all[static_cast<size_t>(t)];
-    for (int i = 0; m.a != nullptr && i < 4; ++i) {
-      uint16_t* const pair = bits_a + (row_of(t) + i % 2 * 8) * kDepth + t % 4 * 2 + i / 2 * 8;
-      pair[0] = static_cast<uint16_t>(theirs.a[i]), pair[1] = static_cast<uint16_t>(theirs.a[i] >> 16);
+    const Multiplication& theirs = (*all[static_cast<size_t>(t)])[first];
+    for (size_t n = 0; n < theirs.saved.size(); ++n) {
+      if (!std::isnan(theirs.d[n])) emulator::fail("writes a register that a multiplication is adding to");
+      theirs.d[n] = theirs.saved[n];
     }
-    for (int i = 0; i < m.columns / 2; ++i) sums[place_of_sum(t, i)] = m.add ? theirs.d[i] : 0.0f;
+    for_each_pair(t, [](const float* d, float* sum) { sum[0] = d[0], sum[1] = d[1]; });
   }
-  emulator::widen(m.bfloat16, bits_a, kRows * kDepth, numbers_a);
-  emulator::widen(m.bfloat16, bits_b, kDepth * m.columns, numbers_b);
-  emulator::multiply_matrices(kRows, m.columns, numbers_a, numbers_b, sums);
+  for (size_t step = first; step < last; ++step) {
+    const Multiplication& m = (*all[0])[step];
+    for (int t = 0; t < kWarpgroup; ++t) {
+      const Multiplication& theirs = (*all[static_cast<size_t>(t)])[step];
+      if (theirs.b_descriptor != m.b_descriptor || theirs.a_descriptor != m.a_descriptor || theirs.columns != columns ||
+          theirs.own_rows != m.own_rows || theirs.add != m.add) {
+        emulator::fail("multiplies something else than other threads of its warpgroup");
+      }
+      for (int i = 0; m.a != nullptr && i < 4; ++i) {
+        uint16_t* const pair = bits_a + (row_of(t) + i % 2 * 8) * kDepth + t % 4 * 2 + i / 2 * 8;
+        pair[0] = static_cast<uint16_t>(theirs.a[i]), pair[1] = static_cast<uint16_t>(theirs.a[i] >> 16);
+      }
+    }
+    if (m.a == nullptr) Matrix(m.a_descriptor).copy_rows(kRows, bits_a);
+    if (m.own_rows) {
+      Matrix(m.b_descriptor).copy_columns(columns, bits_b);
+    } else {
+      uint16_t transposed[kMaxColumns * kDepth];
+      Matrix(m.b_descriptor).copy_rows(columns, transposed);
+      for (int n = 0; n < columns; ++n) {
+        for (int k = 0; k < kDepth; ++k) bits_b[k * columns + n] = transposed[n * kDepth + k];
+      }
+    }
+    if (!m.add) std::fill(sums, sums + kRows * columns, 0.0f);
+    emulator::widen(m.bfloat16, bits_a, kRows * kDepth, numbers_a);
+    emulator::widen(m.bfloat16, bits_b, kDepth * columns, numbers_b);
+    emulator::multiply_matrices(kRows, columns, numbers_a, numbers_b, sums);
+  }
   for (int t = 0; t < kWarpgroup; ++t) {
-    for (int i = 0; i < m.columns / 2; ++i) all[static_cast<size_t>(t)]->d[i] = sums[place_of_sum(t, i)];
+    for_each_pair(t, [](float* d, const float* sum) { d[0] = sum[0], d[1] = sum[1]; });
   }
 }
 
@@ -310,14 +321,15 @@ void multiply_wait() {
   size_t ending = 0;
   while (ending < self.issued.size() && self.issued[ending].group <= self.groups - kPending) ++ending;
   if (emulator::thread->number % kWarpgroup == 0) {
-    for (size_t i = 0; i < ending; ++i) {
-      std::array<Multiplication*, kWarpgroup> all;
-      for (int t = 0; t < kWarpgroup; ++t) {
-        auto& theirs = multiplying_thread(emulator::thread->number + t).issued;
-        if (theirs.size() != self.issued.size()) emulator::fail("waits for other multiplications than threads of its warpgroup");
-        all[static_cast<size_t>(t)] = &theirs[i];
-      }
-      multiply(all);
+    std::array<const std::deque<Multiplication>*, kWarpgroup> all;
+    for (int t = 0; t < kWarpgroup; ++t) {
+      const auto& theirs = multiplying_thread(emulator::thread->number + t).issued;
+      if (theirs.size() != self.issued.size()) emulator::fail("waits for other multiplications than threads of its warpgroup");
+      all[static_cast<size_t>(t)] = &theirs;
+    }
+    for (size_t i = 0, next = 0; i < ending; i = next) {
+      while (next < ending && self.issued[next].d == self.issued[i].d) ++next;
+      multiply(all, i, next);
     }
   }
   sync_warpgroup();
