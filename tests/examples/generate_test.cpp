@@ -179,7 +179,7 @@ TEST(Generate, FilesOfManyObjectsAreReadInLinearTime) {
     EXPECT_NE(generate_with_model("--score " + path).err.find("row 0 has no list"), std::string::npos);
     std::ofstream(path) << R"({"prompt": [)" << content << "]}";
     EXPECT_NE(generate_with_model("--prompts " + path).err.find("line 1 must be a JSON string"), std::string::npos);
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));  // linear: 12 under sanitizers on a busy machine
   }
 }
 
