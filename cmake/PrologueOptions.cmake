@@ -12,6 +12,7 @@ option(PROLOGUE_SANITIZE "AddressSanitizer and UndefinedBehaviorSanitizer" OFF)
 option(PROLOGUE_FUZZ "The libFuzzer targets (clang; usually with PROLOGUE_SANITIZE)" OFF)
 set(PROLOGUE_CUDA AUTO CACHE STRING
     "Build the CUDA kernels: AUTO (if nvcc is found), ON, OFF, or EMULATED (they run on the CPU, slowly: for tests)")
+option(PROLOGUE_CUDA_OPTIMISE "Optimise the CUDA kernels; OFF: compiled in half the time (from CUDA 13 on), for tests that no GPU runs" ON)
 set(PROLOGUE_CPU_ARCH native CACHE STRING "-march of the CPU code; native: runs only on machines like this one")
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)

@@ -54,6 +54,8 @@ need_clang() {
   need clang lld
   compgen -G "$(clang -print-runtime-dir)/libclang_rt.fuzzer-*.a" >/dev/null || need "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
 }
+# has_gpu: there is a GPU that CUDA can use.
+has_gpu() { nvidia-smi -L 2>/dev/null | grep -q GPU; }
 # All that the scripts of CI would ask for one after another.
 need_everything() {
   need "${build_tools[@]}" "${test_tools[@]}" "${fetch_tools[@]}" python3-venv clang lld

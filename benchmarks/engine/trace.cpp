@@ -53,7 +53,7 @@ Result<TraceRow> parse_row(const json& row, double seconds_per_unit, const Line&
 }
 
 // This is SplitMix64.
-uint64_t mix(uint64_t z) {
+uint64_t split_mix64(uint64_t z) {
   z += 0x9e3779b97f4a7c15ull;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
@@ -63,8 +63,8 @@ uint64_t mix(uint64_t z) {
 // Appends the tokens of a hash id, or of what only this row has.
 void append_block(std::vector<int32_t>& tokens, uint64_t key, bool is_hash_id, int64_t count, int64_t vocab_size) {
   const auto vocab = static_cast<uint64_t>(vocab_size);
-  const uint64_t seed = mix(key * 2 + (is_hash_id ? 1 : 0));
-  for (int64_t i = 0; i < count; ++i) tokens.push_back(static_cast<int32_t>(mix(seed + static_cast<uint64_t>(i)) % vocab));
+  const uint64_t seed = split_mix64(key * 2 + (is_hash_id ? 1 : 0));
+  for (int64_t i = 0; i < count; ++i) tokens.push_back(static_cast<int32_t>(split_mix64(seed + static_cast<uint64_t>(i)) % vocab));
 }
 
 }  // namespace

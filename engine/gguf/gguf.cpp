@@ -321,10 +321,10 @@ class GgufParser {
 };
 
 const char* gguf_value_type_name(GgufValueType type) {
-  constexpr const char* kNames[kNumValueTypes] = {"uint8",   "int8",   "uint16", "int16",  "uint32", "int32",  "float32",
+  constexpr const char* kTypes[kNumValueTypes] = {"uint8",   "int8",   "uint16", "int16",  "uint32", "int32",  "float32",
                                                   "boolean", "string", "array",  "uint64", "int64",  "float64"};
   const uint32_t number = static_cast<uint32_t>(type);
-  return number < kNumValueTypes ? kNames[number] : "unknown";
+  return number < kNumValueTypes ? kTypes[number] : "unknown";
 }
 
 int64_t GgufTensor::num_rows() const {

@@ -233,11 +233,11 @@ Status read_chat_templates(const GgufFile& file, TokenizerData& data) {
     PROLOGUE_ASSIGN_OR_RETURN(std::string source, file.get_or<std::string>(str_cat("tokenizer.chat_template.", name), {}));
     if (!source.empty()) data.named_chat_templates.push_back({name, std::move(source)});
   }
-  constexpr std::pair<const char*, const char*> kNames[] = {{"unk_token", "tokenizer.ggml.unknown_token_id"},
-                                                            {"pad_token", "tokenizer.ggml.padding_token_id"},
-                                                            {"sep_token", "tokenizer.ggml.seperator_token_id"},
-                                                            {"mask_token", "tokenizer.ggml.mask_token_id"}};
-  for (const auto& [name, key] : kNames) {
+  constexpr std::pair<const char*, const char*> kTokens[] = {{"unk_token", "tokenizer.ggml.unknown_token_id"},
+                                                             {"pad_token", "tokenizer.ggml.padding_token_id"},
+                                                             {"sep_token", "tokenizer.ggml.seperator_token_id"},
+                                                             {"mask_token", "tokenizer.ggml.mask_token_id"}};
+  for (const auto& [name, key] : kTokens) {
     PROLOGUE_ASSIGN_OR_RETURN(const int32_t id, file.get_or<int32_t>(key, -1));
     if (id >= 0 && static_cast<size_t>(id) < data.tokens.size()) data.named_tokens.emplace_back(name, data.tokens[static_cast<size_t>(id)]);
   }

@@ -38,10 +38,6 @@ int64_t slice_end(const Value& value, int64_t length, int64_t fallback, int64_t 
   return std::clamp(index, low, high);
 }
 
-bool is_number(const Value& value) {
-  return value.get_if<int64_t>() != nullptr || value.get_if<bool>() != nullptr || value.get_if<double>() != nullptr;
-}
-
 double to_double(const Value& value) {
   if (const double* real = value.get_if<double>()) return *real;
   return static_cast<double>(to_integer(value, "a number"));
@@ -597,7 +593,7 @@ Value Renderer::evaluate_unary(const Expression& expression) {
   const Value operand = evaluate(expression.operands[0]);
   if (expression.kind == Kind::not_) return {!is_true(operand)};
   check_defined(operand);
-  if (!is_number(operand)) {
+  if (!operand.is_number()) {
     fail("bad operand type for unary ", expression.kind == Kind::negative ? "-" : "+", ": '", type_name(operand), "'");
   }
   if (expression.kind == Kind::negative) {
@@ -861,7 +857,7 @@ Value Renderer::binary(std::string_view operation, const Value& a, const Value& 
   if (operation == "%" && a.text() != nullptr) return make(format_percent(*this, *a.text(), b));
   check_defined(a);
   check_defined(b);
-  if (is_number(a) && is_number(b)) {
+  if (a.is_number() && b.is_number()) {
     if (a.get_if<double>() != nullptr || b.get_if<double>() != nullptr)
       return real_arithmetic(operation, to_double(a), to_double(b));
     return integer_arithmetic(operation, to_integer(a, "a number"), to_integer(b, "a number"));

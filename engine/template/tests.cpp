@@ -35,10 +35,6 @@ bool is_iterable(const Value& value) {
          value.get_if<std::shared_ptr<Loop>>() != nullptr;
 }
 
-bool is_number(const Value& value) {
-  return value.get_if<int64_t>() != nullptr || value.get_if<double>() != nullptr || value.get_if<bool>() != nullptr;
-}
-
 bool is_callable(const Value& value) {
   return value.get_if<Function>() != nullptr || value.get_if<Macro*>() != nullptr ||
          value.get_if<std::shared_ptr<const Method>>() != nullptr || value.get_if<std::shared_ptr<Loop>>() != nullptr ||
@@ -107,7 +103,7 @@ bool apply_test(Renderer& renderer, std::string_view name, const Value& input, c
   if (name == "mapping") return input.dict() != nullptr;
   if (name == "sequence") return is_sequence(input);
   if (name == "iterable") return is_iterable(input);
-  if (name == "number") return is_number(input);
+  if (name == "number") return input.is_number();
   if (name == "boolean") return input.get_if<bool>() != nullptr;
   if (name == "integer") return input.get_if<int64_t>() != nullptr;
   if (name == "float") return input.get_if<double>() != nullptr;

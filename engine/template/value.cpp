@@ -292,16 +292,15 @@ void write_dict_repr(const Dict& dict, Text& out, const Spend& spend) {
 }
 
 void write_sequence_repr(const Sequence& sequence, Text& out, const Spend& spend) {
-  using Type = Sequence::Type;
-  if (sequence.type == Type::generator) return out.append("<generator object>", false);
-  if (sequence.type == Type::range) {
+  if (sequence.type == Sequence::Type::generator) return out.append("<generator object>", false);
+  if (sequence.type == Sequence::Type::range) {
     const int64_t first = sequence.items.empty() ? 0 : *sequence.items[0].get_if<int64_t>();
     const int64_t step = sequence.items.size() < 2 ? 1 : *sequence.items[1].get_if<int64_t>() - first;
     const int64_t end = sequence.items.empty() ? 0 : *sequence.items.back().get_if<int64_t>() + (step < 0 ? -1 : 1);
     return out.append(step == 1 ? str_cat("range(", first, ", ", end, ")") : str_cat("range(", first, ", ", end, ", ", step, ")"),
                       false);
   }
-  const bool is_tuple = sequence.type == Type::tuple, is_view = !is_tuple && sequence.type != Type::list;
+  const bool is_tuple = sequence.type == Sequence::Type::tuple, is_view = !is_tuple && sequence.type != Sequence::Type::list;
   if (is_view) out.append(str_cat(type_name({std::make_shared<Sequence>(Sequence{.type = sequence.type})}), "("), false);
   out.append(is_tuple ? "(" : "[", false);
   for (size_t i = 0; i < sequence.items.size(); ++i) {

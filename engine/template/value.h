@@ -47,6 +47,7 @@ struct Value {
   }
   bool is_undefined() const { return get_if<Undefined>() != nullptr; }
   bool is_none() const { return get_if<None>() != nullptr; }
+  bool is_number() const { return get_if<int64_t>() != nullptr || get_if<double>() != nullptr || get_if<bool>() != nullptr; }
   // Returns null if it is another kind of value.
   const Text* text() const;
   Sequence* sequence() const;

@@ -5,7 +5,7 @@
 namespace prologue {
 namespace {
 
-constexpr size_t kMaxBytes = size_t{256} << 20;
+constexpr size_t kMaxSplitBytes = size_t{256} << 20;
 
 // Makes pieces of the parts of a text, which are matches or what is between them.
 class PieceMaker {
@@ -52,8 +52,8 @@ Status change_pieces(TextPieces& out, const Change& change) {
   for (const std::string_view piece : out.pieces) {
     changed += change(piece);
     ends.push_back(changed.size());
-    if (changed.size() > kMaxBytes)
-      return resource_exhausted("the pre-tokenizer makes the text longer than ", kMaxBytes, " bytes");
+    if (changed.size() > kMaxSplitBytes)
+      return resource_exhausted("the pre-tokenizer makes the text longer than ", kMaxSplitBytes, " bytes");
   }
   out.changed = std::move(changed);
   size_t begin = 0;

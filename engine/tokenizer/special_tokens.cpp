@@ -16,10 +16,10 @@ bool is_within_word(std::string_view text, size_t begin, size_t end) {
 }  // namespace
 
 Status check_special_bytes(size_t bytes) {
-  constexpr size_t kMaxBytes = size_t{4} << 20;
-  if (bytes <= kMaxBytes) return {};
+  constexpr size_t kMostBytes = size_t{4} << 20;
+  if (bytes <= kMostBytes) return {};
   return unsupported("the vocabulary's special tokens (control, unknown and user-defined) have ", bytes,
-                     " bytes in all: at most ", kMaxBytes, " are supported");
+                     " bytes in all: at most ", kMostBytes, " are supported");
 }
 
 Result<SpecialTokens> SpecialTokens::create(std::span<const SpecialToken> tokens) {

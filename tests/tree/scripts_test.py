@@ -257,22 +257,28 @@ class Ci(unittest.TestCase):
         return tree.run('.ci/run')
 
     def test_every_part_runs_and_says_how_long_it_took(self):
-        result = self.run_it('echo "the summary"')
+        result = self.run_it('echo "Skipped: 2 of 7 tests"; echo "100% tests passed, 0 tests failed out of 7"')
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertEqual(re.findall(r'^runs.*', result.stdout, re.MULTILINE), ['runs --sanitize', 'runs --fuzz', 'runs --emulate', 'runs '])
-        self.assertTrue(result.stdout.endswith('the summary\n'), result.stdout)
-        for option in ('--sanitize', '--fuzz', '--emulate'):
-            self.assertRegex(result.stderr, rf'scripts/test {option} took \d+ s, and \d+ \+ \d+ s of CPU time')
+        self.assertEqual(re.findall(r'^runs.*', result.stdout, re.MULTILINE), ['runs ', 'runs --sanitize', 'runs --fuzz', 'runs --emulate'])
+        self.assertTrue(result.stdout.endswith('Skipped: 2 of 7 tests\n100% tests passed, 0 tests failed out of 7\n'), result.stdout)
+        for arguments in ('', ' --sanitize', ' --fuzz', r' --emulate \d+'):
+            self.assertRegex(result.stderr, rf'scripts/test{arguments} took \d+ s, and \d+ \+ \d+ s of CPU time')
 
     def test_a_failure_ends_it(self):
         result = self.run_it('[ "$1" != --fuzz ] || exit 3')
         self.assertEqual(result.returncode, 3)
-        self.assertEqual(re.findall(r'^runs.*', result.stdout, re.MULTILINE), ['runs --sanitize', 'runs --fuzz'])
+        self.assertEqual(re.findall(r'^runs.*', result.stdout, re.MULTILINE), ['runs ', 'runs --sanitize', 'runs --fuzz'])
 
     def test_what_has_not_ended_is_a_failure(self):
-        result = self.run_it('[ "$1" != --emulate ] || sleep 30', minutes=0)
+        result = self.run_it('[ "$1" != --sanitize ] || sleep 30', minutes=0)
         self.assertNotEqual(result.returncode, 0)
-        self.assertEqual(result.stdout.splitlines()[-1], 'FAILED: scripts/test --emulate has not ended in the 0 minutes that CI has')
+        self.assertEqual(result.stdout.splitlines()[-1], 'FAILED: scripts/test --sanitize has not ended in the 0 minutes that CI has')
+
+    def test_where_no_time_is_left_it_says_that_the_emulated_kernels_did_not_run(self):
+        result = self.run_it('echo "100% tests passed, 0 tests failed out of 7"', minutes=1)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertNotIn('runs --emulate', result.stdout)
+        self.assertIn('NOT RUN: the emulated kernels, since 0 of 1 minutes have passed', result.stdout)
 
 
 class Test(unittest.TestCase):
@@ -309,6 +315,17 @@ class Test(unittest.TestCase):
         result = self.run_it(python='exit 1')
         self.assertNotEqual(result.returncode, 0)
         self.assertEqual(result.stdout.splitlines()[-1], 'FAILED: scripts/test_python')
+
+    def test_the_emulated_tests_run_in_parts_until_the_time_is_over(self):
+        for seconds, parts in (('600', 8), ('1', None)):
+            result = self.run_it('--emulate', seconds)
+            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+            ran = result.stdout.count('100% tests passed')
+            self.assertIn(f'The emulated tests: {ran} of 8 parts have run in', result.stdout)
+            self.assertEqual(ran, parts or ran)
+        result = self.run_it('--emulate', 'all')
+        self.assertEqual(result.returncode, 2)
+        self.assertEqual(result.stderr, "scripts/test --emulate: SECONDS is 'all': it must be one number between 1 and 999999\n")
 
     def test_all_is_told_to_the_tests(self):
         self.assertIn('all: 1\n', self.run_it('--all').stdout)
