@@ -112,7 +112,7 @@ TEST_F(Compile, AKernelThatIsMadeForACallHasNothingElse) {
   for (size_t call = 0; call < calls.size(); ++call) {
     const std::vector<DescribedSize> sizes = described_sizes(DType::bf16, calls[call], 8);
     for (size_t size = 0; size < sizes.size(); ++size) {
-      if ((call + size) % 2 == 1 && !test::tests_all_combinations()) continue;  // half of the sizes of each call: each takes 0.6 s
+      if ((call + size) % 4 != 0 && !test::tests_all_combinations()) continue;  // a quarter of the sizes of each call: each takes 0.6 s
       const KernelSource source = {"#include <prologue/kernels/attention_prologue/described/schedule.cuh>",
                                    described_name(DType::bf16, calls[call], sizes[size])};
       const Result<CompiledKernel> kernel = compile_to_cubin(source, "sm_90a");
