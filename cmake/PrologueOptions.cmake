@@ -76,5 +76,8 @@ endif()
 
 find_package(Threads REQUIRED)
 
+if(PROLOGUE_HAS_CUDA AND NOT PROLOGUE_CUDA_OPTIMISE)
+  message(STATUS "The CUDA kernels are not optimised (PROLOGUE_CUDA_OPTIMISE): this build is for tests, not to be installed")
+endif()
 message(STATUS "Prologue ${PROJECT_VERSION}: ${CMAKE_BUILD_TYPE}, CUDA ${PROLOGUE_HAS_CUDA} (${CMAKE_CUDA_ARCHITECTURES}), "
                "-march=${PROLOGUE_CPU_ARCH}, sanitizers ${PROLOGUE_SANITIZE}")
