@@ -56,28 +56,39 @@ class Results:
         return [self.rows[f"{name} T={t}"][column] for t in tokens or TOKENS]
 
 
-PROLOGUE = Results("2026-11-21-h200-attention_prologue.json", "2026-11-21-h200-attention_prologue-peers.json")
+class Peers:
+    """The rows of the prologue beside its peers that have 32 q heads, 8 kv heads and head_dim 128."""
+
+    def __init__(self, file):
+        with open(os.path.join(ROOT, "benchmarks/results", file), encoding="utf-8") as data:
+            rows = json.load(data)["rows"]
+        self.rows = {(row["name"], row["norm"], row["l2"]): row["us"] for row in rows if (row["heads"], row["head_dim"]) == ("32/8", 128)}
+
+    def us(self, name, norm=False, l2="cold", tokens=None):
+        return [self.rows[name, norm, l2][str(t)] for t in tokens or TOKENS]
+
+
+PROLOGUE = Peers("2026-11-29-h200-prologue-peers.json")
 ROTARY = Results("2026-11-21-h200-rotary.json", "2026-11-21-h200-rotary-peers.json")
 PROJECTION = Results("2026-11-26-h200-rings.json", "2026-11-26-h200-turns.json")
 
 # ---- plots ------------------------------------------------------------------------------------------------------------------
 
 LEFT, TOP, WIDTH, HEIGHT, PANEL = 52, 44, 232, 236, 430  # of a panel's axes, and the distance between panels
-Y_LOW, Y_HIGH, Y_TICKS = 0.9, 3.3, [1, 1.25, 1.5, 2, 2.5, 3]
+Y_TICKS = [0.8, 1, 1.25, 1.5, 2, 2.5, 3, 4]
 
 
 def x_at(tokens):
     return LEFT + WIDTH * math.log2(tokens) / math.log2(TOKENS[-1])
 
 
-def y_at(ratio):
-    return TOP + HEIGHT * (math.log(Y_HIGH) - math.log(ratio)) / (math.log(Y_HIGH) - math.log(Y_LOW))
+def panel(title, copy, series, low=0.9, high=3.3):
+    """series: (label, css class, microseconds). Everything is drawn as a multiple of `copy`, microseconds too, from `low` to `high`."""
+    def y_at(ratio):
+        return TOP + HEIGHT * (math.log(high) - math.log(ratio)) / (math.log(high) - math.log(low))
 
-
-def panel(title, copy, series):
-    """series: (label, css class, microseconds). Everything is drawn as a multiple of `copy`, microseconds too."""
     out = [f'<text class="title" x="{LEFT}" y="18">{title}</text>']
-    for tick in Y_TICKS:
+    for tick in [tick for tick in Y_TICKS if low < tick < high]:
         out.append(f'<path class="grid" d="M{LEFT} {y_at(tick):.1f}h{WIDTH}"/>')
         out.append(f'<text class="axis end" x="{LEFT - 6}" y="{y_at(tick) + 4:.1f}">{tick:g}</text>')
     for tokens in TOKENS:
@@ -118,14 +129,18 @@ def figure(description, note, panels):
 def prologue_plot():
     return figure(
         "Time of the attention prologue and its peers, as a multiple of a plain copy",
-        "One NVIDIA H200, 2026-11-21; 32 q heads, 8 kv heads, head_dim 128, page 16; medians over CUDA graphs. Lower is better.",
-        [panel("Rotate Q and K, write K and V: bfloat16", PROLOGUE.us("copy"),
-               [("Prologue", "ours", PROLOGUE.us("fused base")),
-                ("SGLang, in place", "a", PROLOGUE.us("SGLang")),
-                ("FlashInfer, 2 kernels", "b", PROLOGUE.us("FlashInfer"))]),
-         panel("The same, Q and cache in fp8", PROLOGUE.us("copy of fp8"),
-               [("Prologue", "ours", PROLOGUE.us("fused fp8 + fp8 q")),
-                ("FlashInfer, fused", "b", PROLOGUE.us("FlashInfer fp8"))])])
+        "One NVIDIA H200, 2026-11-29; 32 q heads, 8 kv heads, head_dim 128, bfloat16, page 16, nothing in the L2; medians over CUDA graphs. Lower is better.",
+        [panel("Rotate Q and K, write K and V", PROLOGUE.us("copy"),
+               [("Prologue", "ours", PROLOGUE.us("Prologue")),
+                ("SGLang, in place", "a", PROLOGUE.us("SGLang rope + store")),
+                ("FlashInfer, 2 kernels", "b", PROLOGUE.us("FlashInfer rope, append"))], 0.75, 4.6),
+         panel("The same with QK-norm", PROLOGUE.us("copy", True),
+               [("Prologue", "ours", PROLOGUE.us("Prologue", True)),
+                ("SGLang, 2 kernels", "a", PROLOGUE.us("SGLang norm + rope, store", True)),
+                ("vLLM, fused", "b", PROLOGUE.us("vLLM qknorm_rope_cache", True))], 0.75, 4.6),
+         panel("Without norm, Q and cache in fp8", PROLOGUE.us("copy to fp8"),
+               [("Prologue", "ours", PROLOGUE.us("Prologue, q and cache in fp8")),
+                ("FlashInfer, fused", "b", PROLOGUE.us("FlashInfer rope_quantize_append"))], 0.75, 4.6)])
 
 
 def rotary_plot():
@@ -188,31 +203,38 @@ def decode_plot():
 
 TABLE = "<!-- speed: written by benchmarks/plot.py -->\n", "<!-- end of speed -->\n"
 CLAIMS = "<!-- claims: written by benchmarks/plot.py -->\n", "<!-- end of claims -->\n"
-ROWS = [("plain copy of the same data", "copy"),
-        ("**rotate Q and K, write K and V**", "fused base"),
-        ("SGLang's fused kernel, in place", "SGLang"),
-        ("FlashInfer's rope kernel, then its append kernel", "FlashInfer"),
-        ("**with bias and QK-norm**", "fused bias + norm"),
-        ("the same as single operations of this library", "unfused bias + norm"),
-        ("**with Q and cache in fp8**", "fused fp8 + fp8 q"),
-        ("FlashInfer's fused kernel for that", "FlashInfer fp8")]
+ROWS = [("plain copy of the same data", "copy", False),
+        ("**rotate Q and K, write K and V**", "Prologue", False),
+        ("SGLang's fused kernel, Q in place", "SGLang rope + store", False),
+        ("FlashInfer's rope kernel, then its append kernel", "FlashInfer rope, append", False),
+        ("**with QK-norm**", "Prologue", True),
+        ("SGLang's norm and rope, in place, then its store", "SGLang norm + rope, store", True),
+        ("vLLM's fused kernel", "vLLM qknorm_rope_cache", True),
+        ("**without norm, Q and cache in fp8**", "Prologue, q and cache in fp8", False),
+        ("FlashInfer's fused kernel for that", "FlashInfer rope_quantize_append", False)]
 
 
 def claims():
-    """What the table's rows say in words, over all numbers of tokens that were measured."""
-    def between(ours, other):
-        ratios = [b / a for a, b in zip(PROLOGUE.us(ours), PROLOGUE.us(other))]
+    """What the rows with nothing in the L2 say in words, over all numbers of tokens that were measured."""
+    def between(ours, other, norm=False, tokens=None):
+        ratios = [b / a for a, b in zip(PROLOGUE.us(ours, norm, tokens=tokens), PROLOGUE.us(other, norm, tokens=tokens))]
         return f"{min(ratios):.2f} to {max(ratios):.2f} times"
-    return [f"- **{between('copy', 'fused base')} the time of a plain copy** of the same bytes: rotate Q and K, write K and V, {TOKENS[0]} to {TOKENS[-1]} tokens, NVIDIA",
-            f"  H200. **{between('fused base', 'SGLang')} as fast** as SGLang's fused kernel for these steps.",
-            f"- With Q and the cache in fp8 **{between('fused fp8 + fp8 q', 'FlashInfer fp8')} as fast** as FlashInfer's fused kernel."]
+    few, many = [t for t in TOKENS if t <= 256], [t for t in TOKENS if t >= 4096]
+    fp8 = "Prologue, q and cache in fp8"
+    return [f"- **{between('copy', 'Prologue')} the time of a plain copy** of the same bytes: rotate Q and K, write K and V, {TOKENS[0]} to {TOKENS[-1]} tokens, NVIDIA",
+            f"  H200, nothing in the L2. SGLang's fused kernel takes {between('Prologue', 'SGLang rope + store', tokens=many)} as long from 4096 tokens on, and",
+            f"  {between('Prologue', 'SGLang rope + store', tokens=few)} as long up to 256, where its launch overlaps the kernel before it (ours does not).",
+            f"- With QK-norm **{between('Prologue', 'SGLang norm + rope, store', True)} as fast** as SGLang's two kernels for that, **{between('Prologue', 'vLLM qknorm_rope_cache', True)}** as vLLM's one;",
+            f"  with Q and the cache in fp8 **{between(fp8, 'FlashInfer rope_quantize_append')} as fast** as FlashInfer's one."]
 
 
 def readme(text):
     tokens = [1, 64, 1024, 8192]
-    lines = ["| microseconds, by tokens in the call | " + " | ".join(map(str, tokens)) + " |", "| --- | " + "--- | " * len(tokens)]
-    for label, name in ROWS:
-        lines.append(f"| {label} | " + " | ".join(f"{us:.2f}" if us < 10 else f"{us:.1f}" if us < 100 else f"{us:.0f}" for us in PROLOGUE.us(name, tokens)) + " |")
+    lines = ["| microseconds by tokens, data in the L2 / not | " + " | ".join(map(str, tokens)) + " |", "| --- | " + "--- | " * len(tokens)]
+    for label, *row in ROWS:
+        cells = [" / ".join(f"{us:.2f}" if us < 10 else f"{us:.1f}" if us < 100 else f"{us:.0f}" for us in pair)
+                 for pair in zip(*(PROLOGUE.us(*row, l2, tokens) for l2 in ("hot", "cold")))]
+        lines.append(f"| {label} | " + " | ".join(cells) + " |")
     for (begin, end), part in ((TABLE, lines), (CLAIMS, claims())):
         first, last = text.index(begin) + len(begin), text.index(end)
         text = text[:first] + "\n".join(line.rstrip() for line in part) + "\n" + text[last:]
