@@ -136,8 +136,9 @@ Status read_spm(const GgufFile& file, TokenizerData& data) {
   PROLOGUE_ASSIGN_OR_RETURN(data.add_bos, file.get_or<bool>("tokenizer.ggml.add_bos_token", true));
   PROLOGUE_ASSIGN_OR_RETURN(data.strip_first_space, file.get_or<bool>("tokenizer.ggml.add_space_prefix", true));
   if (data.strip_first_space) data.normalizer.emplace_back(PrependText{" "});
-  data.normalizer.emplace_back(ReplaceText{{" "}, kSpace});
-  data.decoder.push_back({{kSpace}, " "});
+  const TextPattern space = {" "}, mark = {kSpace};
+  data.normalizer.emplace_back(ReplaceText{space, kSpace});
+  data.decoder.push_back({mark, space.text});
   return ok_status();
 }
 
