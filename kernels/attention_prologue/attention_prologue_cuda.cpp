@@ -98,7 +98,10 @@ Status launch_described(const DescribedInstance& instance, const AttentionProlog
 Status launch_lean(const Family& family, const Instance& instance, const AttentionPrologueParams& p, cudaStream_t stream) {
   const auto with = [&](auto kernel, int features, auto args) {
     fill(p, features, args);
-    return launch(kName, kernel, shape_of(instance, family.features, p, args), stream, args);
+    LaunchShape shape = shape_of(instance, family.features, p, args);
+    LaunchAttributes attributes(1, true);  // the kernel waits before it reads anything
+    shape.attributes = attributes.span();
+    return launch(kName, kernel, shape, stream, args);
   };
   if (instance.plain != nullptr) return with(instance.plain, family.features, PlainArgs());
   if (instance.more != nullptr) return with(instance.more, features_of(p, family.vector), MostStepsArgs());

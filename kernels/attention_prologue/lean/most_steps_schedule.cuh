@@ -11,6 +11,7 @@
 #include <prologue/kernels/attention_prologue/lean/steps.cuh>
 #include <prologue/kernels/attention_prologue/lean/store.cuh>
 #include <prologue/kernels/attention_prologue/lean/token.cuh>
+#include <prologue/kernels/base/device/instructions.cuh>
 
 namespace prologue::cuda {
 
@@ -189,6 +190,7 @@ template <class T, int V, int kHints, int kFeatures>
 __global__ void __launch_bounds__(most_bounds_of(kHints, kFeatures).threads, most_bounds_of(kHints, kFeatures).blocks)
     most_steps_prologue_kernel(const __grid_constant__ MostStepsArgs p) {
   static_assert((kFeatures & kMostSteps) != 0);
+  wait_for_previous_kernels();  // the launch overlaps them
   constexpr bool kHintedLoads = (kHints & kEvictFirstLoads) != 0;
   constexpr bool kHintedStores = (kHints & kEvictFirstStores) != 0;
   constexpr bool kOverToken = (kFeatures & kTokenNorm) != 0;

@@ -12,6 +12,7 @@
 #include <prologue/kernels/attention_prologue/prologue_args.h>
 #include <prologue/kernels/attention_prologue/lean/token.cuh>
 #include <prologue/kernels/base/device/head_unit.cuh>
+#include <prologue/kernels/base/device/instructions.cuh>
 
 namespace prologue::cuda {
 
@@ -19,6 +20,7 @@ namespace prologue::cuda {
 template <class T, int V, int kUnits, int kHints, int kFeatures>
 __global__ void __launch_bounds__(256, kUnits > 1 ? 4 : 1) plain_prologue_kernel(const __grid_constant__ PlainArgs p) {
   static_assert(!has_steps(kFeatures));
+  wait_for_previous_kernels();  // the launch overlaps them
   constexpr bool kHintedLoads = (kHints & kEvictFirstLoads) != 0;
   constexpr bool kHintedStores = (kHints & kEvictFirstStores) != 0;
   const uint32_t t = blockIdx.x;

@@ -15,6 +15,7 @@
 #include <prologue/kernels/attention_prologue/lean/steps.cuh>
 #include <prologue/kernels/attention_prologue/lean/store.cuh>
 #include <prologue/kernels/attention_prologue/lean/token.cuh>
+#include <prologue/kernels/base/device/instructions.cuh>
 
 namespace prologue::cuda {
 
@@ -56,6 +57,7 @@ template <class T, int V, int kUnits, int kHints, int kFeatures>
 __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).threads, bounds_of(V, kUnits, kHints, kFeatures).blocks)
     steps_prologue_kernel(const __grid_constant__ LeanArgs p) {
   static_assert(has_steps(kFeatures) && (kFeatures & kMostSteps) == 0);
+  wait_for_previous_kernels();  // the launch overlaps them
   constexpr bool kHintedLoads = (kHints & kEvictFirstLoads) != 0;
   constexpr bool kHintedStores = (kHints & kEvictFirstStores) != 0;
   constexpr int kAtOnce = heads_at_once(kUnits, kFeatures);
