@@ -157,7 +157,8 @@ PROLOGUE_HOST_DEVICE inline int64_t position_offset_of(const TokenArgs& p, const
   return index_at(p.position_offsets, p.position_offset_per_seq != 0 ? sequence.index : 0);
 }
 
-// Finds the slot of token t of a sequence with these pages, where `cached` is its cache position.
+// Finds the slot of token t of a sequence with these pages, where `cached` is its cache position. Whether the page is one of the cache is for
+// resolve_slot(): here its load is not waited for.
 PROLOGUE_HOST_DEVICE inline SlotFacts derived_slot(const TokenArgs& p, const TokenSequence& sequence, const PageRow& row,
                                                    int64_t t, int64_t cached, ResolvedToken& token) {
   SlotFacts slot;
@@ -170,15 +171,12 @@ PROLOGUE_HOST_DEVICE inline SlotFacts derived_slot(const TokenArgs& p, const Tok
     const uint32_t narrow = slot.too_long ? 0 : static_cast<uint32_t>(at), page_of_sequence = page_of(p.pages, narrow);
     token.offset = narrow - page_of_sequence * p.pages.page_size;
     if (!slot.too_long) token.page = row.pages[page_of_sequence];
-    slot.no_page = !slot.too_long && (token.page < 0 || token.page >= p.num_pages);
     return slot;
   }
   int64_t page_of_sequence = 0;
   if (!negative) split_slot(p.pages, p.ring_size > 0 ? cached % p.ring_size : cached, page_of_sequence, token.offset);
   slot.too_long = negative || page_of_sequence >= row.count;
-  if (slot.too_long) return slot;
-  token.page = row.pages[page_of_sequence];
-  slot.no_page = token.page < 0 || token.page >= p.num_pages;
+  if (!slot.too_long) token.page = row.pages[page_of_sequence];
   return slot;
 }
 
@@ -231,6 +229,8 @@ PROLOGUE_HOST_DEVICE void resolve_slot(const TokenArgs& p, const Indices& indice
     } else if (!slot.absent && !slot.beyond) {
       split_slot(p.pages, at, token.page, token.offset);
     }
+  } else {
+    slot.no_page = !slot.absent && !slot.too_long && (token.page < 0 || token.page >= p.num_pages);
   }
   token.slot = slot;
   decide_slot(slot, token);

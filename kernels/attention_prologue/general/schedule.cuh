@@ -15,6 +15,7 @@
 #include <prologue/kernels/attention_prologue/sequence_search.cuh>
 #include <prologue/kernels/attention_prologue/steps/head_steps.cuh>
 #include <prologue/kernels/base/device/head_unit.cuh>
+#include <prologue/kernels/base/device/instructions.cuh>
 #include <prologue/kernels/base/device/pending_index.cuh>
 
 namespace prologue::cuda {
@@ -402,6 +403,7 @@ __device__ inline float token_sum(const GeneralArgs& p, GeneralToken<V>& token, 
 
 template <class T, int V>
 __global__ void __launch_bounds__(kMaxGeneralThreads) general_prologue_kernel(const __grid_constant__ GeneralArgs p) {
+  wait_for_previous_kernels();  // the launch overlaps them
   __shared__ GeneralShared shared;
   const int lane = static_cast<int>(threadIdx.x), lanes = static_cast<int>(blockDim.x);
   const int row = static_cast<int>(threadIdx.y), rows = static_cast<int>(blockDim.y), thread = row * lanes + lane;
