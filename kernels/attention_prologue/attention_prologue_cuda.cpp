@@ -36,11 +36,38 @@ struct RowsOfThreads {
   int threads;  // of a block, at most
   int units;    // heads of a thread
   bool apart;   // they are far apart
+  bool groups;  // tokens: TokenGroup
 };
+
+// Returns the number of tokens of a group with which the fewest rows of blocks have no head.
+int64_t tokens_of_group(const int64_t (&heads)[3], int64_t rows_of_block) {
+  int64_t best = 1, best_blocks = 0;
+  for (int64_t tokens = 1; tokens <= 16; tokens *= 2) {
+    int64_t blocks = 0;
+    bool exact = true;  // row_of_group()
+    for (const int64_t of_token : heads) {
+      blocks += divide_up(of_token * tokens, rows_of_block);
+      exact = exact && (of_token * tokens + rows_of_block) * of_token < int64_t{1} << 16;
+    }
+    if (tokens > 1 && (!exact || blocks * best >= best_blocks * tokens)) continue;
+    best = tokens, best_blocks = blocks;
+  }
+  return best;
+}
+
+TokenGroup group_of(const int64_t (&heads)[3], int64_t rows_of_block, int64_t num_tokens) {
+  const auto inverse = [](int64_t count) { return static_cast<uint32_t>(divide_up(int64_t{1} << 16, std::max<int64_t>(count, 1))); };
+  TokenGroup group;
+  group.tokens = static_cast<uint32_t>(tokens_of_group(heads, rows_of_block));
+  group.num_tokens = static_cast<uint32_t>(num_tokens);
+  group.inverse_q_heads = inverse(heads[0]);
+  group.inverse_kv_heads = inverse(std::max(heads[1], heads[2]));
+  return group;
+}
 
 // If `over_token`, the first block holds all heads of q and k.
 template <class Args>
-Rows place_rows(const RowsOfThreads& instance, bool pads, bool over_token, int64_t lanes, Args& args) {
+Rows place_rows(const RowsOfThreads& instance, bool pads, bool over_token, int64_t lanes, int64_t num_tokens, Args& args) {
   const int64_t max_rows = std::max<int64_t>(instance.threads / lanes, 1);
   const int64_t heads[3] = {args.tensors[0].heads, args.tensors[1].heads, args.tensors[2].heads};
   // Rows past the last head, which come from rounding up, read the last head of the last tensor and store nothing. That tensor
@@ -53,9 +80,11 @@ Rows place_rows(const RowsOfThreads& instance, bool pads, bool over_token, int64
     return q + k + v;
   };
   if (instance.units == 1 && !over_token) {
-    int64_t rows = std::min(max_rows, std::max({heads[0], heads[1], heads[2]}));
+    if (instance.groups) args.group = group_of(heads, max_rows, num_tokens);
+    const int64_t tokens = std::max<int64_t>(args.group.tokens, 1);
+    int64_t rows = tokens > 1 ? max_rows : std::min(max_rows, std::max({heads[0], heads[1], heads[2]}));
     if (pads) rows = fill_warps(rows, lanes);
-    return {rows, begin_at([&](int64_t n) { return divide_up(n, rows); })};
+    return {rows, begin_at([&](int64_t n) { return divide_up(n * tokens, rows); })};
   }
   if (instance.apart) {
     const int64_t all = heads[0] + heads[1] + heads[2], blocks = divide_up(all, max_rows * instance.units);
@@ -74,33 +103,40 @@ Rows place_rows(const RowsOfThreads& instance, bool pads, bool over_token, int64
 }
 
 template <class Args>
-LaunchShape shape_of(const Instance& instance, int features, const AttentionPrologueParams& p, Args& args) {
-  const bool pads = padded(features);
-  const int64_t units = units_of_all(p, instance.vector), lanes = pads ? padded_lanes(units) : units;
-  const Rows rows =
-      place_rows({instance.threads, instance.units, instance.plain != nullptr}, pads, (features & kTokenNorm) != 0, lanes, args);
-  return {dim3(static_cast<unsigned>(p.num_tokens), static_cast<unsigned>(rows.blocks)),
+LaunchShape shape_of(const RowsOfThreads& threads, bool pads, bool over_token, int64_t lanes, int64_t num_tokens, Args& args) {
+  const Rows rows = place_rows(threads, pads, over_token, lanes, num_tokens, args);
+  const int64_t tokens = std::max<int64_t>(args.group.tokens, 1);
+  return {dim3(static_cast<unsigned>(divide_up(num_tokens, tokens)), static_cast<unsigned>(rows.blocks)),
           dim3(static_cast<unsigned>(lanes), static_cast<unsigned>(rows.per_block))};
 }
+
+// Kernels wait before they read anything, so every launch overlaps the kernel before it.
+class Overlap {
+ public:
+  explicit Overlap(LaunchShape& shape) { shape.attributes = attributes_.span(); }
+
+ private:
+  LaunchAttributes attributes_ = {1, true};
+};
 
 Status launch_described(const DescribedInstance& instance, const AttentionPrologueParams& p, cudaStream_t stream) {
   const DescribedSize& size = instance.size;
   DescribedArgs args;
   fill(p, args);
-  const int64_t lanes = padded_lanes(units_of_all(p, size.vector));
-  const RowsOfThreads threads = {size.threads, size.units, false};
-  const Rows rows = place_rows(threads, true, normed_over_token(p), lanes, args);
-  const LaunchShape shape = {dim3(static_cast<unsigned>(p.num_tokens), static_cast<unsigned>(rows.blocks)),
-                             dim3(static_cast<unsigned>(lanes), static_cast<unsigned>(rows.per_block))};
+  const RowsOfThreads threads = {size.threads, size.units, false, groups_tokens(size, instance.facts)};
+  LaunchShape shape = shape_of(threads, true, normed_over_token(p), padded_lanes(units_of_all(p, size.vector)), p.num_tokens, args);
+  const Overlap overlap(shape);
   return launch_described(instance.kernel, instance.facts, shape, stream, args);
 }
 
 Status launch_lean(const Family& family, const Instance& instance, const AttentionPrologueParams& p, cudaStream_t stream) {
+  const bool pads = padded(family.features), over_token = (family.features & kTokenNorm) != 0;
+  const int64_t units = units_of_all(p, instance.vector), lanes = pads ? padded_lanes(units) : units;
+  const RowsOfThreads threads = {instance.threads, instance.units, instance.plain != nullptr, instance.groups};
   const auto with = [&](auto kernel, int features, auto args) {
     fill(p, features, args);
-    LaunchShape shape = shape_of(instance, family.features, p, args);
-    LaunchAttributes attributes(1, true);  // the kernel waits before it reads anything
-    shape.attributes = attributes.span();
+    LaunchShape shape = shape_of(threads, pads, over_token, lanes, p.num_tokens, args);
+    const Overlap overlap(shape);
     return launch(kName, kernel, shape, stream, args);
   };
   if (instance.plain != nullptr) return with(instance.plain, family.features, PlainArgs());
@@ -118,8 +154,9 @@ Status launch_general(const Family& instance, const AttentionPrologueParams& p, 
   const int64_t max_rows = lanes > 32 ? 1 : (over_token ? 256 : 128) / lanes;
   const int64_t rows = fill_warps(std::min(max_rows, all), lanes);
   const int64_t blocks = over_token ? 1 : std::min(divide_up(all, rows), kMaxBlocksOfToken);
-  const LaunchShape shape = {dim3(static_cast<unsigned>(p.num_tokens), static_cast<unsigned>(blocks)),
-                             dim3(static_cast<unsigned>(lanes), static_cast<unsigned>(rows))};
+  LaunchShape shape = {dim3(static_cast<unsigned>(p.num_tokens), static_cast<unsigned>(blocks)),
+                       dim3(static_cast<unsigned>(lanes), static_cast<unsigned>(rows))};
+  const Overlap overlap(shape);
   return launch(kName, instance.general, shape, stream, args);
 }
 
@@ -141,6 +178,10 @@ bool lanes_fit(const AttentionPrologueParams& p, int features, const Instance& i
   if ((features & kTokenNorm) == 0) return true;
   const int64_t k_heads = has_k(p) ? p.num_kv_heads : 0;
   return (fill_warps(p.num_q_heads, lanes) + fill_warps(k_heads, lanes)) * lanes <= instance.threads;
+}
+
+bool fits(const AttentionPrologueParams& p, int features, const Instance& instance) {
+  return lanes_fit(p, features, instance) && (!instance.groups || has_few_heads(p));
 }
 
 // Says how a family that decides at run time fits a call: with the call's layouts and steps, or with more of them.
@@ -200,7 +241,7 @@ Status launch_family(const Family& family, const AttentionPrologueParams& p, cud
     return launch_described(*instance, p, stream);
   }
   const Instance* instance = family.instances.data();
-  while (p.num_tokens > instance->max_tokens || !lanes_fit(p, family.features, *instance)) ++instance;
+  while (p.num_tokens > instance->max_tokens || !fits(p, family.features, *instance)) ++instance;
   return launch_lean(family, *instance, p, stream);
 }
 
@@ -218,9 +259,10 @@ std::string family_name(const Family& family) {
 
 // Of an Instance, or the size of a described one.
 template <class Instance>
-std::string instance_name(const std::string& family, const Instance& instance) {
+std::string instance_name(const std::string& family, const Instance& instance, bool few_heads) {
   const std::string limit = instance.max_tokens == kAnyTokens ? "any number of" : str_cat("up to ", instance.max_tokens);
-  return str_cat(family, ", ", instance.vector, " channels, ", instance.units, " heads a thread, ", limit, " tokens");
+  return str_cat(family, ", ", instance.vector, " channels, ", instance.units, " heads a thread, ", limit, " tokens",
+                 few_heads ? " of few heads" : "");
 }
 
 }  // namespace
@@ -237,8 +279,8 @@ std::vector<KernelInstance<AttentionPrologueParams>> instances_of(const Attentio
                       }});
     }
     for (const Instance& instance : family.instances) {
-      if (!lanes_fit(params, family.features, instance)) continue;
-      list.push_back({instance_name(family_name(family), instance), instance.max_tokens,
+      if (!fits(params, family.features, instance)) continue;
+      list.push_back({instance_name(family_name(family), instance, instance.groups), instance.max_tokens,
                       [&family, &instance](const AttentionPrologueParams& p, cudaStream_t stream) {
                         return launch_lean(family, instance, resolved(p), stream);
                       }});
@@ -253,7 +295,7 @@ std::vector<KernelInstance<AttentionPrologueParams>> described_instances_of(cons
   if (family == nullptr) return list;
   const std::string name = str_cat(dtype_name(unresolved.dtype), " described");
   for (const DescribedInstance& instance : family->instances) {
-    list.push_back({instance_name(name, instance.size), instance.size.max_tokens,
+    list.push_back({instance_name(name, instance.size, instance.facts.few_heads != 0), instance.size.max_tokens,
                     [&instance](const AttentionPrologueParams& p, cudaStream_t stream) {
                       return launch_described(instance, resolved(p), stream);
                     }});
@@ -274,7 +316,7 @@ std::vector<std::string> attention_prologue_instances() {
   for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
     for (const Family& family : families_of(type)) {
       if (family.general != nullptr) names.push_back(family_name(family));
-      for (const Instance& instance : family.instances) names.push_back(instance_name(family_name(family), instance));
+      for (const Instance& instance : family.instances) names.push_back(instance_name(family_name(family), instance, instance.groups));
     }
   }
   return names;

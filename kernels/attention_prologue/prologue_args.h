@@ -41,6 +41,25 @@ PROLOGUE_HOST_DEVICE TensorHead head_of_row(const Tensor (&tensors)[3], int row)
   return row < tensors[1].heads ? TensorHead{1, row} : TensorHead{2, row - tensors[1].heads};
 }
 
+// Says how the heads of a tensor lie in the blocks of kernels with kTokenGroups: blockIdx.x is a group of so many tokens, whose heads of a tensor are
+// rows one after another. So blocks are full where a token has few heads.
+struct TokenGroup {
+  uint32_t tokens = 0;      // 0: other kernels
+  uint32_t num_tokens = 0;  // of the call
+  uint32_t inverse_q_heads = 0;  // 2^16 / heads, rounded up
+  uint32_t inverse_kv_heads = 0;
+};
+
+// Returns the token and head of a row of a group of tokens, all of which have `heads` heads. The token may be one behind the group.
+struct GroupRow {
+  uint32_t token;
+  uint32_t head;
+};
+PROLOGUE_HOST_DEVICE inline GroupRow row_of_group(uint32_t row, uint32_t heads, uint32_t inverse_heads) {
+  const uint32_t token = row * inverse_heads >> 16;
+  return {token, row - token * heads};
+}
+
 // Holds what the lean instances have in common. The host makes sure that every stride, and head * stride for every head, fits 32 bits.
 template <class Tensor>
 struct CoreArgs {
@@ -59,6 +78,7 @@ struct CoreArgs {
   Tensor tensors[3];          // q, k, v
   FaultRecord* faults = nullptr;
   uint8_t* token_faults = nullptr;
+  TokenGroup group;
 };
 
 // Says what an instance can do in addition to the base case: given positions, whole heads, neox pairs rotated by a table or not at
@@ -83,6 +103,8 @@ inline constexpr int kEveryStep = 4096;  // with kMostSteps: also the Hadamard t
 inline constexpr int kNoHints = 0;
 inline constexpr int kEvictFirstLoads = 1;   // loads of q, k and v
 inline constexpr int kEvictFirstStores = 2;  // stores of q; not of K and V, which attention reads next
+// Stands among them for blocks of several tokens (TokenGroup), with one head a thread: for many tokens of few heads.
+inline constexpr int kTokenGroups = 4;
 
 // Says whether an instance has steps besides the rotation, or decides them at run time.
 constexpr bool has_steps(int features) { return (features & ~(kLayouts | kPerToken)) != 0; }

@@ -171,6 +171,12 @@ int64_t units_of_all(const AttentionPrologueParams& p, int64_t vector) {
   return most;
 }
 
+bool has_few_heads(const AttentionPrologueParams& p) {
+  constexpr int64_t kFewChannels = 24 * 128;
+  const int64_t heads = p.num_q_heads + p.num_kv_heads * ((has_k(p) ? 1 : 0) + (has_v(p) ? 1 : 0));
+  return heads * p.head_dim <= kFewChannels;
+}
+
 bool packs_whole_vectors(const PagedHeads& side, int64_t vector) {
   for (const int64_t stride : {side.strides.page, side.strides.token, side.strides.head}) {
     if (stride % vector != 0) return false;

@@ -40,6 +40,9 @@ int64_t units_of_all(const AttentionPrologueParams& params, int64_t vector);
 // Returns whether every byte offset fits that lean and described kernels compute in 32 bits.
 bool fits_32_bits(const AttentionPrologueParams& params);
 
+// Returns whether a token has so few heads that many tokens had better share blocks, with one head a thread.
+bool has_few_heads(const AttentionPrologueParams& params);
+
 // Returns whether vectors of 4-bit elements can be stored in one access.
 bool packs_whole_vectors(const PagedHeads& side, int64_t vector);
 

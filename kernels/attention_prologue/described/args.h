@@ -49,6 +49,7 @@ struct DescribedArgs {
   DescribedTensor tensors[3];
   FaultRecord* faults = nullptr;
   uint8_t* token_faults = nullptr;
+  TokenGroup group;
   const float* inv_freq = nullptr;
   float attention_factor = 1.0f;
   const uint8_t* pair_axis = nullptr;

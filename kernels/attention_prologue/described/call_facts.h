@@ -49,6 +49,7 @@ struct CallFacts {
   int32_t inverse = 0;
   PastTable past_table = PastTable::record;
   int32_t rounds = 0;  // after each step
+  int32_t few_heads = 0;  // and nothing keeps several tokens from sharing a block
   int32_t token_threads = 0;  // of a block, where a norm is over all heads of a token
   PositionScale by_position = PositionScale::none;
   // Arrays that the call has not are unset.
@@ -112,6 +113,11 @@ PROLOGUE_HOST_DEVICE constexpr bool lanes_cooperate(const CallFacts& facts) {
     if (head.norm != NormPlacement::none || head.hadamard_block != 0 || head.scale_from == ScaleFrom::computed) return true;
   }
   return false;
+}
+
+// Says whether blocks of a kernel with so many heads a thread have several tokens (TokenGroup): where tokens are many and have few heads.
+PROLOGUE_HOST_DEVICE constexpr bool groups_tokens(const CallFacts& facts, int units, int hints) {
+  return facts.few_heads != 0 && units == 1 && (hints & kEvictFirstStores) != 0;
 }
 
 PROLOGUE_HOST_DEVICE constexpr bool normed_over_token(const CallFacts& facts) {

@@ -177,6 +177,10 @@ std::optional<CallFacts> facts_of(const AttentionPrologueParams& p, int64_t vect
     }
   }
 
+  // Neither angles that a block computes nor a search for its token's sequence is of several tokens.
+  const bool of_one_token = facts.source == RopeSource::inv_freq || facts.derives_position != 0 || facts.derives_slot != 0;
+  facts.few_heads = has_few_heads(p) && !of_one_token && !normed_over_token(facts) ? 1 : 0;
+
   const int lanes = lanes_of_head(facts, static_cast<int>(vector));
   if (lanes > (lanes_cooperate(facts) ? 32 : kMaxTokenThreads)) return std::nullopt;
   if (normed_over_token(facts)) {
@@ -212,7 +216,7 @@ std::vector<DescribedSize> described_sizes(DType dtype, const CallFacts& facts, 
   if (narrow < wide) sizes.push_back({32, narrow, 1, false, kEvictFirstLoads, cooperate ? 128 : 256, 1});
   sizes.push_back({64, wide, 1, false, kNoHints, 64, 4});
   // With many tokens a thread has several heads, unless their lanes must work together for one head after the other.
-  const bool one_head = cooperate && !together;
+  const bool one_head = (cooperate && !together) || facts.few_heads != 0;
   sizes.push_back({one_head ? kAnyTokens : 4096, wide, 1, false, kHintedAll, 64, 14});
   if (!one_head) sizes.push_back({kAnyTokens, wide, kHeadsOfThread, together, kNoHints, 192, together ? 4 : 5});
   return sizes;

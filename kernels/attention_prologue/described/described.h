@@ -22,6 +22,11 @@ struct DescribedSize {
   int blocks;   // of an SM, at least, if there are enough
 };
 
+// Says whether blocks of a kernel have several tokens: TokenGroup.
+constexpr bool groups_tokens(const DescribedSize& size, const CallFacts& facts) {
+  return groups_tokens(facts, size.units, size.hints);
+}
+
 // Returns what is fixed of the call, which must be valid and resolved, or nothing if only the general kernel can run it: heads of more than 32
 // lanes that work together; 4-bit elements that a lane cannot store by itself; a norm over more heads than a block has threads for; no sequence
 // to derive from.

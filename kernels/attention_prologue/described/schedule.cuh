@@ -15,6 +15,7 @@
 #include <prologue/kernels/base/shared/angle.h>
 #include <prologue/kernels/attention_prologue/lean/steps.cuh>
 #include <prologue/kernels/attention_prologue/sequence_search.cuh>
+#include <prologue/kernels/base/device/instructions.cuh>
 #include <prologue/kernels/base/device/pending_index.cuh>
 
 namespace prologue::cuda {
@@ -40,6 +41,10 @@ struct KnownFacts {
     return kInOrder<V>;
   }
   __device__ static constexpr bool cooperate(const Args&) { return kCooperate; }
+  template <int kUnits, int kHints>
+  __device__ static constexpr bool groups(const Args&) {
+    return groups_tokens(kFacts, kUnits, kHints);
+  }
 };
 
 struct ArgsWithFacts : DescribedArgs {
@@ -59,6 +64,10 @@ struct FactsOfArgs {
     return in_order(p.facts, V);
   }
   __device__ static bool cooperate(const Args& p) { return lanes_cooperate(p.facts); }
+  template <int kUnits, int>
+  __device__ static bool groups(const Args& p) {
+    return kUnits == 1 && p.group.tokens != 0;
+  }
 };
 
 // A selection of members, of which those that are the same for all tensors stay constants.
@@ -444,20 +453,26 @@ struct DescribedStore {
 // channels are in order, and one norm for all of them. A block has at most kThreads threads; so many blocks share an SM.
 template <class T, int V, int kUnits, bool kTogether, int kHints, int kThreads, int kBlocks, class Facts>
 __global__ void __launch_bounds__(kThreads, kBlocks) described_prologue_kernel(const __grid_constant__ typename Facts::Args p) {
+  wait_for_previous_kernels();  // the launch overlaps them
   constexpr bool kHintedLoads = (kHints & kEvictFirstLoads) != 0;
   constexpr bool kHintedStores = (kHints & kEvictFirstStores) != 0;
   constexpr bool kEarly = kUnits == 1 && !kHintedStores;  // few tokens
   constexpr int kAtOnce = kTogether ? kUnits : 1;
   const auto& facts = Facts::of(p);
-  const uint32_t t = blockIdx.x;
+  const bool over_token = normed_over_token(facts), mixed = kUnits > 1 || over_token;  // a block works on several tensors
+  const bool groups = Facts::template groups<kUnits, kHints>(p);
+  TensorHead at = {0, 0};
+  uint32_t t = blockIdx.x;
+  if (groups) t = token_of_group(p, at);
 
   const TokenArgs token_args = token_args_of(p, facts);
   const DescribedIndices indices(token_args, facts, t, static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x) % 32);
 
   const int lane = static_cast<int>(threadIdx.x) & (Facts::template lanes<V>(p) - 1);
-  const bool over_token = normed_over_token(facts), mixed = kUnits > 1 || over_token;  // a block works on several tensors
-  const TensorHead at = mixed ? heads_of<kUnits, true>(p, blockIdx.y, threadIdx.y, blockDim.y)
-                              : heads_of<kUnits, false>(p, blockIdx.y, threadIdx.y, blockDim.y);
+  if (!groups) {
+    at = mixed ? heads_of<kUnits, true>(p, blockIdx.y, threadIdx.y, blockDim.y)
+               : heads_of<kUnits, false>(p, blockIdx.y, threadIdx.y, blockDim.y);
+  }
   const HeadFacts head = facts_of_tensor(facts, at.tensor);
   const BlockLayout layout = layout_of(head);
   // Where channels are in order, idle lanes do what lane 0 does, but store nothing.
@@ -482,8 +497,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks) described_prologue_kernel(c
   __syncwarp();  // keeps the assembler from moving loads behind the wait for an index
   SlotFacts slot;
   ResolvedToken token = resolve_positions(token_args, indices, t, slot);
-  if (token.padding) return;
-  const bool rotated = head.rotates != 0 && place.pair >= 0 && token.rotated && !token.zero;
+  if (token.padding && !groups) return;
+  const bool padding = groups && token.padding;  // other tokens of the warp go on
+  const bool rotated = head.rotates != 0 && place.pair >= 0 && token.rotated && !token.zero && !padding;
   __shared__ ComputedAngles computed;
   if (facts.source == RopeSource::inv_freq && token.rotated && !token.zero) compute_angles(p, facts, token, computed);
   const bool late_angles = kUnits > 1 && head.norm != NormPlacement::none;  // the norm needs their registers
@@ -502,7 +518,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) described_prologue_kernel(c
   }
   resolve_slot(token_args, indices, slot, token);
 
-  const DescribedStore<T, V> store(heads, token, t, inside);
+  const DescribedStore<T, V> store(heads, token, t, inside && !padding);
   const auto with_lanes = [&](const auto& lanes) {
 #pragma unroll
     for (int first = 0; first < kUnits; first += kAtOnce) {
@@ -540,7 +556,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) described_prologue_kernel(c
   } else {
     with_lanes(LayoutLanes<V, BlockLayout>{whole, place, layout});
   }
-  if (token.fault != FaultCode::none && (blockIdx.y | threadIdx.y | threadIdx.x) == 0) {
+  const bool records = groups ? records_faults(p, at) : (blockIdx.y | threadIdx.y | threadIdx.x) == 0;
+  if (token.fault != FaultCode::none && !padding && records) {
     cuda::record_fault(p.faults, p.token_faults, t, token.fault);
   }
 }

@@ -14,6 +14,7 @@ struct Instance {
   int vector;                // channels in one access
   int units;                 // heads per thread
   int threads;               // of a block, at most
+  bool groups;               // tokens (TokenGroup): for calls of few heads alone
   void (*plain)(PlainArgs);  // one of the three
   void (*lean)(LeanArgs);
   void (*more)(MostStepsArgs);

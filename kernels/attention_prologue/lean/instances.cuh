@@ -12,7 +12,7 @@ namespace prologue::cuda {
 
 template <class T, int V, int kUnits, int kHints, int kFeatures>
 Instance instance(int64_t max_tokens, int threads = 128) {
-  Instance instance = {max_tokens, V, kUnits, threads, nullptr, nullptr, nullptr};
+  Instance instance = {max_tokens, V, kUnits, threads, (kHints & kTokenGroups) != 0, nullptr, nullptr, nullptr};
   if constexpr ((kFeatures & kMostSteps) != 0) {
     static_assert(kUnits == 1);
     instance.more = most_steps_prologue_kernel<T, V, kHints, kFeatures>;

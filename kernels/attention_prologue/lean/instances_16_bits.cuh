@@ -18,6 +18,8 @@ Family all_sizes(DType type) {
   constexpr bool kNormed = (kFeatures & kNorm) != 0, kShort = !has_steps(kFeatures & ~kBias);
   constexpr int kNarrow = kShort ? 2 : 4;  // channels
   constexpr bool kAxesAndStep = (kFeatures & kAxes) != 0 && kFeatures != kAxes;
+  constexpr int kCommon = kFeatures & ~(kGivenScales | kDerived);
+  constexpr bool kFewHeads = kCommon == 0 || kCommon == kNorm || kFeatures == kBias || kFeatures == (kBias | kNorm);
   constexpr bool kEarlyTwoHeads = !has_steps(kFeatures) || kFeatures == kNorm || kFeatures == (kBias | kNorm);
   static const std::vector<Instance> kInstances = [] {
     std::vector<Instance> list;
@@ -25,6 +27,7 @@ Family all_sizes(DType type) {
       list.push_back(instance<T, kNarrow, 1, kEvictFirstLoads, kFeatures>(kShort ? 32 : 16, kShort ? 256 : 128));
     }
     list.push_back(instance<T, 8, 1, kNoHints, kFeatures>(kAxesAndStep && kNormed ? 256 : 64, 64));
+    if constexpr (kFewHeads) list.push_back(instance<T, 8, 1, kEvictFirstLoads | kEvictFirstStores | kTokenGroups, kFeatures>(kAnyTokens, 64));
     if constexpr (!(kAxesAndStep && kNormed)) {
       list.push_back(instance<T, 8, 1, kEvictFirstLoads | kEvictFirstStores, kFeatures>(kEarlyTwoHeads ? 2048 : 6144, 64));
     }

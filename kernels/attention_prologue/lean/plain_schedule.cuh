@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include <prologue/kernels/attention_prologue/prologue_args.h>
+#include <prologue/kernels/attention_prologue/lean/steps.cuh>
 #include <prologue/kernels/attention_prologue/lean/token.cuh>
 #include <prologue/kernels/base/device/head_unit.cuh>
 #include <prologue/kernels/base/device/instructions.cuh>
@@ -23,7 +24,10 @@ __global__ void __launch_bounds__(256, kUnits > 1 ? 4 : 1) plain_prologue_kernel
   wait_for_previous_kernels();  // the launch overlaps them
   constexpr bool kHintedLoads = (kHints & kEvictFirstLoads) != 0;
   constexpr bool kHintedStores = (kHints & kEvictFirstStores) != 0;
-  const uint32_t t = blockIdx.x;
+  constexpr bool kGroups = (kHints & kTokenGroups) != 0;
+  TensorHead of_thread = {0, 0};
+  uint32_t t = blockIdx.x;
+  if constexpr (kGroups) t = token_of_group(p, of_thread);
   const int unit = static_cast<int>(threadIdx.x);
 
   // The order was measured for each instance (docs/tuning/prologue.md). If an assembler has registers to spare, it waits for a whole index
@@ -67,13 +71,11 @@ __global__ void __launch_bounds__(256, kUnits > 1 ? 4 : 1) plain_prologue_kernel
 #pragma unroll
   for (int n = 0; n < kUnits; ++n) {
     if constexpr (kUnits == 1) {
-      const int which = (blockIdx.y >= p.k_begin) + (blockIdx.y >= p.v_begin);
-      const uint32_t first_block = which == 2 ? p.v_begin : which == 1 ? p.k_begin : 0;
-      const int head = static_cast<int>((blockIdx.y - first_block) * blockDim.y + threadIdx.y);
-      const int heads = p.tensors[which].heads;
-      active[n] = head < heads;
-      at[n] = {which, min(head, heads - 1)};
-      rotated = rotated & (which != 2);
+      if constexpr (!kGroups) of_thread = heads_of<1>(p, blockIdx.y, threadIdx.y, blockDim.y);
+      const int heads = p.tensors[of_thread.tensor].heads;
+      active[n] = of_thread.head < heads;
+      at[n] = {of_thread.tensor, min(of_thread.head, heads - 1)};
+      rotated = rotated & (of_thread.tensor != 2);
     } else {
       const int row = static_cast<int>((n * gridDim.y + blockIdx.y) * blockDim.y + threadIdx.y);
       const int rows = p.tensors[0].heads + p.tensors[1].heads + p.tensors[2].heads;
@@ -99,7 +101,7 @@ __global__ void __launch_bounds__(256, kUnits > 1 ? 4 : 1) plain_prologue_kernel
     }
   }
   pending.resolve_slot(p, token);
-  const bool records = (blockIdx.y | threadIdx.y | threadIdx.x) == 0;
+  const bool records = kGroups ? records_faults(p, of_thread) : (blockIdx.y | threadIdx.y | threadIdx.x) == 0;
   if (__builtin_expect((token.fault != FaultCode::none) & !token.padding & records, 0)) {
     cuda::record_fault(p.faults, p.token_faults, t, token.fault);
   }

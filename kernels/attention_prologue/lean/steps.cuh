@@ -48,6 +48,28 @@ __device__ inline TensorHead heads_of(const Args& p, uint32_t block, uint32_t ro
   return {which, static_cast<int>(kMixed ? in_tensor * kUnits : in_tensor * rows + row)};
 }
 
+// Returns the token of a thread, and sets its head, where blockIdx.x is a group of tokens. Rows without a token have a head past the last, of a
+// token that there is.
+template <class Args>
+__device__ inline uint32_t token_of_group(const Args& p, TensorHead& at) {
+  at = heads_of<1>(p, blockIdx.y, threadIdx.y, blockDim.y);
+  const TokenGroup& group = p.group;
+  const uint32_t heads = static_cast<uint32_t>(p.tensors[at.tensor].heads);
+  const uint32_t inverse_heads = at.tensor == 0 ? group.inverse_q_heads : group.inverse_kv_heads;
+  const GroupRow row = row_of_group(static_cast<uint32_t>(at.head), heads, inverse_heads);
+  const uint32_t t = blockIdx.x * group.tokens + row.token;
+  const bool exists = (row.token < group.tokens) & (t < group.num_tokens);
+  at.head = static_cast<int>(exists ? row.head : heads);
+  return min(t, group.num_tokens - 1);
+}
+
+// Whether a thread is the one that records what is wrong with its token: the first unit of the first head.
+template <class Args>
+__device__ inline bool records_faults(const Args& p, const TensorHead& at) {
+  const uint32_t begin = at.tensor == 2 ? p.v_begin : at.tensor == 1 ? p.k_begin : 0;
+  return (threadIdx.x == 0) & (at.head == 0) & (begin == 0);
+}
+
 // A unit of a norm's weights or biases, which are float32 or of T.
 template <class T, int V>
 struct WeightUnit {

@@ -65,7 +65,10 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
   constexpr bool kWithLayouts = (kFeatures & kLayouts) != 0;  // which have no norm
   constexpr bool kFromTensor = (kFeatures & kFourBits) != 0;  // whether scales are computed, and whether there are any
   const bool scaled = kFromTensor || (features & (kGivenScales | kComputedScales)) != 0;
-  const uint32_t t = blockIdx.x;
+  constexpr bool kGroups = (kHints & kTokenGroups) != 0;
+  TensorHead heads;
+  uint32_t t = blockIdx.x;
+  if constexpr (kGroups) t = token_of_group(p, heads);
 
   constexpr LoadOrder kOrder = order_of(V, kUnits, kHints, kFeatures);
   PendingToken<kFeatures, V, (kUnits > 1)> pending;
@@ -75,7 +78,7 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
 
   const LaneUnit unit = unit_of_lane<V, kFeatures>(static_cast<int>(threadIdx.x), p.layout);
   const UnitChannels& place = unit.place;
-  const TensorHead heads = heads_of<kUnits>(p, blockIdx.y, threadIdx.y, blockDim.y);
+  if constexpr (!kGroups) heads = heads_of<kUnits>(p, blockIdx.y, threadIdx.y, blockDim.y);
   if (kOrder == LoadOrder::unit_first) {
     pending.ask(p, t);
     pending.ask_slot(p, t);
@@ -103,7 +106,12 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
   // what is wrong with an index keeps it from waiting before them.
   __syncwarp();
   if (kUnits == 1 && kOrder == LoadOrder::slot_last) pending.ask_slot(p, t);
-  LeanToken token = pending.resolve_position(p, t, static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x) % 32);
+  LeanToken token;
+  if constexpr (kGroups && (kFeatures & kDerived) != 0) {  // the threads of a warp have several tokens
+    token = pending.resolve_position_alone(p);
+  } else {
+    token = pending.resolve_position(p, t, static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x) % 32);
+  }
   constexpr bool kLateAngles = kUnits > 1 && (kFeatures & (kNorm | kCommonSteps)) != 0;  // a norm needs their registers
   UnitAngles<V> angles;
   constexpr bool kMayNotRotate = (kFeatures & (kLayouts | kAxes | kDerived)) != 0;  // the others read a row even if they do not
@@ -140,7 +148,7 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
       store.store<kHintedStores, T, V>(first + n, changed ? narrow<T, V>(values[n]) : data[first + n]);
     }
   }
-  const bool records = (blockIdx.y | threadIdx.y | threadIdx.x) == 0;
+  const bool records = kGroups ? records_faults(p, heads) : (blockIdx.y | threadIdx.y | threadIdx.x) == 0;
   if (__builtin_expect((token.fault != FaultCode::none) & !token.padding & records, 0)) {
     cuda::record_fault(p.faults, p.token_faults, t, token.fault);
   }
