@@ -129,15 +129,21 @@ constexpr auto kAddStore = [](auto& tensor, DType type, KvScaling scaling) {
   tensor.scale_from = scale_source(scaling);
 };
 
-// What only block-scaled formats have.
+// What only block-scaled formats have. TensorExtras and DescribedTensor have the same members for it.
+template <class Tensor>
+void fill_block_scales(Tensor& tensor, const PagedHeads& side) {
+  if (side.data == nullptr || !is_block_scaled(side.format)) return;
+  using Stride = decltype(tensor.scale_page);
+  tensor.block_scale = side.block_scale;
+  tensor.scale_page = bytes_of<Stride>(side.scale_strides.page, 8);
+  tensor.scale_token = bytes_of<Stride>(side.scale_strides.token, 8);
+  tensor.scale_head = bytes_of<Stride>(side.scale_strides.head, 8);
+}
 void fill_blocks(TensorExtras& extras, const PagedHeads& side) {
   if (side.data == nullptr || !is_block_scaled(side.format)) return;
-  extras.block_scale = side.block_scale;
+  fill_block_scales(extras, side);
   extras.block_scaling = side.format.scaling;
   extras.block_scale_layout = side.block_scale_layout;
-  extras.scale_page = side.scale_strides.page;
-  extras.scale_token = side.scale_strides.token;
-  extras.scale_head = side.scale_strides.head;
 }
 
 // k_out and v_out. MostStepsTensor, TensorExtras and DescribedTensor have the same members for it.
@@ -303,6 +309,8 @@ void fill(const AttentionPrologueParams& p, DescribedArgs& args) {
   steps(plans.k, args.tensors[1]);
   steps(plans.v, args.tensors[2]);
   fill_scales(p, args.tensors, [](DescribedTensor&, DType, KvScaling) {});
+  fill_block_scales(args.tensors[1], p.cache.k);
+  fill_block_scales(args.tensors[2], p.cache.v);
   const auto rotated = [&](const HeadsView& in, DescribedTensor& tensor) {
     const int64_t bits = dtype_size(p.dtype) * 8;
     tensor.rotated_in = bytes_of(in.data);

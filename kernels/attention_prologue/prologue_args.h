@@ -114,7 +114,7 @@ constexpr bool padded(int features) {
   return (features & (kNorm | kComputedScales | kDerived | kCommonSteps | kFourBits | kMostSteps)) != 0;
 }
 
-enum class ScaleFrom : int32_t { nothing = 0, given, computed, blocks };  // blocks: only the general kernel has them
+enum class ScaleFrom : int32_t { nothing = 0, given, computed, blocks };  // blocks: not in lean kernels
 
 constexpr ScaleFrom scale_source(KvScaling scaling) {
   if (scaling == KvScaling::none) return ScaleFrom::nothing;

@@ -370,8 +370,17 @@ const std::vector<FormatCase>& format_cases() {
 // Some slots, in any order, and one token without a slot.
 const std::vector<int64_t> kSlots = {11, 0, 23, -1, 4, 5, 6, 7, 16};
 
+// On CUDA a plan compiles a kernel, where a call runs the general one.
+Status run_planned(const AttentionPrologueParams& p, const Execution& execution) {
+  PROLOGUE_ASSIGN_OR_RETURN(const AttentionProloguePlan plan, AttentionProloguePlan::create(p, p.num_tokens, execution));
+  return plan.run(p, execution);
+}
+
+enum class Way { kv_write, call, plan };
+
 template <class T>
-void check_writes(Backend backend, const FormatCase& c, bool fused) {
+void check_writes(Backend backend, const FormatCase& c, Way way) {
+  const bool fused = way != Way::kv_write;
   Random random(3);
   const auto tokens = static_cast<int64_t>(kSlots.size());
   constexpr int64_t kHeads = HostCache::kHeads;
@@ -393,7 +402,7 @@ void check_writes(Backend backend, const FormatCase& c, bool fused) {
     p.num_tokens = tokens, p.num_kv_heads = kHeads, p.head_dim = c.k_dim, p.dtype = FloatFormat<T>::dtype;
     p.k = k_view, p.v = v_view, p.cache = placed.view, p.places.slot_mapping = slots;
     p.k_constant = p.v_constant = 2.0f;
-    return attention_prologue(p, execution);
+    return way == Way::plan ? run_planned(p, execution) : attention_prologue(p, execution);
   });
   ASSERT_TRUE(status.ok()) << status.message();
   for (int64_t t = 0; t < tokens; ++t) {
@@ -425,8 +434,7 @@ TEST_P(BlockScaleTest, StoresTheBitsOfTheRules) {
     SCOPED_TRACE(str_cat(kv_format_name(c.k), " ", kv_format_name(c.v), " ", c.k_dim, " ", c.v_dim, " layout ",
                          static_cast<int>(c.layout)));
     for_each_type([&](auto type) {
-      check_writes<decltype(type)>(GetParam(), c, false);
-      check_writes<decltype(type)>(GetParam(), c, true);
+      for (const Way way : {Way::kv_write, Way::call, Way::plan}) check_writes<decltype(type)>(GetParam(), c, way);
     });
   }
 }
@@ -445,7 +453,7 @@ TEST_P(BlockScaleTest, OneSideMayBeOfAnotherFormat) {
                              k = random.normals<float>(kTokens * kHeads * kDim),
                              v = random.normals<float>(kTokens * kHeads * kDim);
     const std::vector<int64_t> slots = {3, 1, 4, 15, 9, 2, 6};
-    const auto run = [&, k_format = k_format, v_format = v_format](Backend backend) {
+    const auto run = [&, k_format = k_format, v_format = v_format](Backend backend, Way way) {
       Arena arena(backend);
       AttentionPrologueParams p;
       p.num_tokens = kTokens, p.num_q_heads = kQHeads, p.num_kv_heads = kHeads, p.head_dim = kDim, p.dtype = DType::f32;
@@ -470,13 +478,16 @@ TEST_P(BlockScaleTest, OneSideMayBeOfAnotherFormat) {
           side->scale = arena.output<float>(16 * kHeads);
         }
       }
-      const Status status = arena.run([&](const Execution& execution) { return attention_prologue(p, execution); });
+      const Status status = arena.run([&](const Execution& execution) {
+        return way == Way::plan ? run_planned(p, execution) : attention_prologue(p, execution);
+      });
       EXPECT_TRUE(status.ok()) << status.message();
       std::vector<std::vector<unsigned char>> written;
       for (const Arena::Written& each : arena.written()) written.push_back(each.bytes);
       return written;
     };
-    EXPECT_EQ(run(GetParam()), run(Backend::cpu));
+    EXPECT_EQ(run(GetParam(), Way::call), run(Backend::cpu, Way::call));
+    EXPECT_EQ(run(GetParam(), Way::plan), run(Backend::cpu, Way::call));
   }
 }
 

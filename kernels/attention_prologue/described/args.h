@@ -15,7 +15,7 @@ struct DescribedTensor : TensorArgs<uint32_t> {
   const char* weight = nullptr;
   float eps = 0.0f;
   float weight_offset = 0.0f;
-  char* scale = nullptr;
+  char* scale = nullptr;  // of a block-scaled format: the tensor's; the strides are then those of block_scale
   uint32_t scale_page = 0;
   uint32_t scale_token = 0;
   uint32_t scale_head = 0;
@@ -29,6 +29,7 @@ struct DescribedTensor : TensorArgs<uint32_t> {
   uint32_t rotated_head = 0;
   float hadamard_factor = 1.0f;
   float constant = 1.0f;  // that K or V is multiplied by
+  uint8_t* block_scale = nullptr;
 };
 
 struct DescribedArgs {

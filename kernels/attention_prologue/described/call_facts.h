@@ -35,6 +35,8 @@ struct HeadFacts {
   int32_t scaled = 0;          // Q by its scale, K or V by a constant
   DType store = DType::unset;  // unset: as the data
   ScaleFrom scale_from = ScaleFrom::nothing;
+  KvScaling block_scaling = KvScaling::none;  // with ScaleFrom::blocks
+  BlockScaleLayout block_scale_layout = BlockScaleLayout::linear;
 };
 
 struct CallFacts {
@@ -107,10 +109,22 @@ PROLOGUE_HOST_DEVICE constexpr bool in_order(const CallFacts& facts, int vector)
   return true;
 }
 
+// Whether lanes can store heads in blocks that share a scale: each half of a head has whole blocks, and a block whole vectors.
+PROLOGUE_HOST_DEVICE constexpr bool has_whole_blocks(const CallFacts& facts, int vector) {
+  for (const HeadFacts& head : facts.heads) {
+    const int channels = static_cast<int>(block_channels({head.store, head.block_scaling}));
+    if (head.scale_from == ScaleFrom::blocks && (head.width / 2 % channels != 0 || vector < 2 || channels % vector != 0)) return false;
+  }
+  return true;
+}
+
 // Whether the lanes of a head compute something together.
 PROLOGUE_HOST_DEVICE constexpr bool lanes_cooperate(const CallFacts& facts) {
   for (const HeadFacts& head : facts.heads) {
-    if (head.norm != NormPlacement::none || head.hadamard_block != 0 || head.scale_from == ScaleFrom::computed) return true;
+    if (head.norm != NormPlacement::none || head.hadamard_block != 0 || head.scale_from == ScaleFrom::computed ||
+        head.scale_from == ScaleFrom::blocks) {
+      return true;
+    }
   }
   return false;
 }

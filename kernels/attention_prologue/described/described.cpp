@@ -113,7 +113,7 @@ std::optional<CallFacts> facts_of(const AttentionPrologueParams& p, int64_t vect
     add_store(q, p.q8_out.type, p.q8_out.scaling);
     q.out_alignment = alignment(p.q8_out.data, {p.q8_out.token_stride, p.q8_out.head_stride}, 8);
   }
-  bool packs = true;
+  bool packs = true, has_blocks = false;
   const auto side = [&](HeadFacts& head, const PagedHeads& cache, const MutableHeadsView& second) {
     head.has_out = cache.data != nullptr ? 1 : 0;
     head.has_second_out = second.data != nullptr ? 1 : 0;
@@ -122,7 +122,11 @@ std::optional<CallFacts> facts_of(const AttentionPrologueParams& p, int64_t vect
     head.out_alignment = alignment(cache.data, {strides.page, strides.token, strides.head}, dtype_bits(cache.format.type));
     if (cache.data == nullptr || cache.format.type == p.dtype) return;
     add_store(head, cache.format.type, cache.format.scaling);
-    packs = packs && !is_block_scaled(cache.format);
+    if (is_block_scaled(cache.format)) {
+      head.block_scaling = cache.format.scaling;
+      head.block_scale_layout = cache.block_scale_layout;
+      has_blocks = true;
+    }
     packs = packs && (dtype_bits(cache.format.type) != 4 || packs_whole_vectors(cache, vector));
   };
   if (has_k(p)) side(k, p.cache.k, p.k_out);
@@ -155,6 +159,8 @@ std::optional<CallFacts> facts_of(const AttentionPrologueParams& p, int64_t vect
     head.cut_blocks = facts.num_blocks;
     head.cut_style = facts.style;
   }
+  const int wide = static_cast<int>(vector);
+  if (has_blocks && !(in_order(facts, wide) && has_whole_blocks(facts, wide))) return std::nullopt;
   facts.rounds = p.rounding == Rounding::per_step ? 1 : 0;
   facts.by_position = p.num_q_heads > 0 ? p.q_scale.by_position : PositionScale::none;
 

@@ -28,8 +28,8 @@ constexpr bool groups_tokens(const DescribedSize& size, const CallFacts& facts) 
 }
 
 // Returns what is fixed of the call, which must be valid and resolved, or nothing if only the general kernel can run it: heads of more than 32
-// lanes that work together; 4-bit elements that a lane cannot store by itself; a norm over more heads than a block has threads for; no sequence
-// to derive from.
+// lanes that work together; 4-bit elements that a lane cannot store by itself; blocks of a block-scaled format that are not of neighbouring lanes; a
+// norm over more heads than a block has threads for; no sequence to derive from.
 // `vector` is the number of channels in one access.
 std::optional<CallFacts> facts_of(const AttentionPrologueParams& params, int64_t vector);
 

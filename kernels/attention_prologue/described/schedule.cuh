@@ -13,6 +13,7 @@
 #include <prologue/kernels/attention_prologue/described/call_facts.h>
 #include <prologue/kernels/attention_prologue/steps/query_factor.h>
 #include <prologue/kernels/base/shared/angle.h>
+#include <prologue/kernels/base/shared/block_scale.h>
 #include <prologue/kernels/attention_prologue/lean/steps.cuh>
 #include <prologue/kernels/attention_prologue/sequence_search.cuh>
 #include <prologue/kernels/base/device/instructions.cuh>
@@ -412,6 +413,50 @@ struct DescribedStore {
     store_unit<false, T, V>(row(n), of.place, as_data, head.out_alignment);
   }
 
+  // Stores kHeads heads from head `first` on in a block-scaled format. All lanes of the heads must be here; a block is of neighbouring lanes, in each
+  // half of the head.
+  template <int kHeads>
+  __device__ void store_blocks(int first, const UnitValues<V> (&values)[kHeads]) const {
+    const KvFormat format = {head.store, head.block_scaling};
+    const int channels = static_cast<int>(block_channels(format)), lanes_of_block = channels / V;
+    const int lane = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x) % 32;
+    const float tensor_scale = tensor_scale_of(format, reinterpret_cast<const float*>(of.tensor.scale));
+#pragma unroll
+    for (int n = 0; n < kHeads; ++n) {
+      UnitValues<V> scaled;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float* const x = values[n].x + half * V;
+        uint32_t largest = 0;
+#pragma unroll
+        for (int i = 0; i < V; ++i) largest = max(largest, magnitude_bits(x[i]));
+        for (int apart = 1; apart < lanes_of_block; apart *= 2) largest = max(largest, __shfl_xor_sync(kWholeWarp, largest, apart));
+        const BlockScale scale = block_scale_of(zero ? 0 : largest, format, tensor_scale);
+        const bool nothing = zero || scale.reciprocal == 0.0f;
+#pragma unroll
+        for (int i = 0; i < V; ++i) scaled.x[half * V + i] = nothing ? 0.0f : multiply_rounded(x[i], scale.reciprocal);
+        if (lane % lanes_of_block != 0 || !stores(first + n)) continue;
+        uint8_t* const scales = of.tensor.block_scale + wide_product(of.tensor.scale_page, page) +
+                                (of.first + static_cast<uint32_t>(first + n)) * of.tensor.scale_head;
+        const int block = (half == 0 ? of.place.a : of.place.b) / channels;
+        scales[block_scale_offset(head.block_scale_layout, of.tensor.scale_token, offset, block, head.width / channels)] = scale.code;
+      }
+      if (!stores(first + n)) continue;
+      if (head.store == DType::fp8_e4m3) {
+        store_unit_8<V>(row(first + n), of.place, to_8_bits<V>(scaled, head.store), head.out_alignment);
+      } else if constexpr (V > 1) {
+        const auto codes = [](const float* x) {
+          Bytes<V / 2> bytes = {};
+#pragma unroll
+          for (int i = 0; i < V; ++i) bytes.words[0] |= uint32_t{to_fp4_e2m1(x[i])} << (4 * i);
+          return bytes;
+        };
+        store_bytes<V / 2, false>(row(first + n) + of.place.a / 2, codes(scaled.x));
+        store_bytes<V / 2, false>(row(first + n) + of.place.b / 2, codes(scaled.x + V));
+      }
+    }
+  }
+
   // Stores kHeads heads from head `first` on in 8 or 4 bits. All lanes of the heads must be here.
   template <int kHeads, class Lanes>
   __device__ void store_quantised(int first, const UnitValues<V> (&values)[kHeads], const float (&given)[kHeads],
@@ -538,7 +583,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks) described_prologue_kernel(c
 #pragma unroll
         for (int n = 0; n < kAtOnce; ++n) store.store_second(first + n, t, as_data(n));
       }
-      if (dtype_is_quantized(head.store)) {
+      if (head.scale_from == ScaleFrom::blocks) {
+        store.template store_blocks<kAtOnce>(first, values);
+      } else if (dtype_is_quantized(head.store)) {
         store.store_quantised(first, values, scales, lanes);
       } else {
 #pragma unroll
