@@ -108,16 +108,26 @@ TEST_F(Compile, AKernelThatIsMadeForACallHasNothingElse) {
   derived.positions = derived.slots = DType::unset;
   derived.derives_position = derived.derives_slot = derived.lists_pages = 1;
   derived.source = RopeSource::inv_freq;
-  const std::vector<CallFacts> calls = {usual, partial, normed, derived};
+  CallFacts blocks = usual;
+  blocks.few_heads = 1;
+  for (int i = 1; i < 3; ++i) {
+    blocks.heads[i].store = DType::fp4_e2m1;
+    blocks.heads[i].scale_from = ScaleFrom::blocks, blocks.heads[i].block_scaling = KvScaling::nv;
+  }
+  const std::vector<CallFacts> calls = {usual, partial, normed, derived, blocks};
   for (size_t call = 0; call < calls.size(); ++call) {
     const std::vector<DescribedSize> sizes = described_sizes(DType::bf16, calls[call], 8);
     for (size_t size = 0; size < sizes.size(); ++size) {
-      if ((call + size) % 4 != 0 && !test::tests_all_combinations()) continue;  // a quarter of the sizes of each call: each takes 0.6 s
+      // The last size of each call has the most code; of the others a quarter is made, as each takes 0.6 s.
+      if (size + 1 < sizes.size() && (call + size) % 4 != 0 && !test::tests_all_combinations()) continue;
       const KernelSource source = {"#include <prologue/kernels/attention_prologue/described/schedule.cuh>",
                                    described_name(DType::bf16, calls[call], sizes[size])};
       const Result<CompiledKernel> kernel = compile_to_cubin(source, "sm_90a");
       ASSERT_TRUE(is_cubin(kernel)) << kernel.status().message();
       EXPECT_LT(kernel->cubin.size(), 64 * 1024) << source.expression;  // 10 to 35 KB
+      const std::string code(kernel->cubin.begin(), kernel->cubin.end());
+      const bool computes_angles = calls[call].source == RopeSource::inv_freq;  // in shared memory
+      EXPECT_EQ(code.find(".nv.shared." + kernel->symbol) != std::string::npos, computes_angles) << source.expression;
     }
   }
 }

@@ -109,6 +109,14 @@ PROLOGUE_HOST_DEVICE constexpr bool in_order(const CallFacts& facts, int vector)
   return true;
 }
 
+// Whether K or V is stored in a block-scaled format.
+PROLOGUE_HOST_DEVICE constexpr bool has_blocks(const CallFacts& facts) {
+  for (const HeadFacts& head : facts.heads) {
+    if (head.scale_from == ScaleFrom::blocks) return true;
+  }
+  return false;
+}
+
 // Whether lanes can store heads in blocks that share a scale: each half of a head has whole blocks, and a block whole vectors.
 PROLOGUE_HOST_DEVICE constexpr bool has_whole_blocks(const CallFacts& facts, int vector) {
   for (const HeadFacts& head : facts.heads) {

@@ -113,7 +113,7 @@ std::optional<CallFacts> facts_of(const AttentionPrologueParams& p, int64_t vect
     add_store(q, p.q8_out.type, p.q8_out.scaling);
     q.out_alignment = alignment(p.q8_out.data, {p.q8_out.token_stride, p.q8_out.head_stride}, 8);
   }
-  bool packs = true, has_blocks = false;
+  bool packs = true;
   const auto side = [&](HeadFacts& head, const PagedHeads& cache, const MutableHeadsView& second) {
     head.has_out = cache.data != nullptr ? 1 : 0;
     head.has_second_out = second.data != nullptr ? 1 : 0;
@@ -125,7 +125,6 @@ std::optional<CallFacts> facts_of(const AttentionPrologueParams& p, int64_t vect
     if (is_block_scaled(cache.format)) {
       head.block_scaling = cache.format.scaling;
       head.block_scale_layout = cache.block_scale_layout;
-      has_blocks = true;
     }
     packs = packs && (dtype_bits(cache.format.type) != 4 || packs_whole_vectors(cache, vector));
   };
@@ -160,7 +159,7 @@ std::optional<CallFacts> facts_of(const AttentionPrologueParams& p, int64_t vect
     head.cut_style = facts.style;
   }
   const int wide = static_cast<int>(vector);
-  if (has_blocks && !(in_order(facts, wide) && has_whole_blocks(facts, wide))) return std::nullopt;
+  if (has_blocks(facts) && !(in_order(facts, wide) && has_whole_blocks(facts, wide))) return std::nullopt;
   facts.rounds = p.rounding == Rounding::per_step ? 1 : 0;
   facts.by_position = p.num_q_heads > 0 ? p.q_scale.by_position : PositionScale::none;
 
@@ -185,7 +184,8 @@ std::optional<CallFacts> facts_of(const AttentionPrologueParams& p, int64_t vect
 
   // Neither angles that a block computes nor a search for its token's sequence is of several tokens.
   const bool of_one_token = facts.source == RopeSource::inv_freq || facts.derives_position != 0 || facts.derives_slot != 0;
-  facts.few_heads = has_few_heads(p) && !of_one_token && !normed_over_token(facts) ? 1 : 0;
+  const bool has_whole_vectors = vector * dtype_size(p.dtype) == 16 && in_order(facts, static_cast<int>(vector));
+  facts.few_heads = has_few_heads(p) && has_whole_vectors && !of_one_token && !normed_over_token(facts) ? 1 : 0;
 
   const int lanes = lanes_of_head(facts, static_cast<int>(vector));
   if (lanes > (lanes_cooperate(facts) ? 32 : kMaxTokenThreads)) return std::nullopt;

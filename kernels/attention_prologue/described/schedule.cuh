@@ -27,6 +27,9 @@ struct KnownFacts {
   using Args = DescribedArgs;
   static constexpr CallFacts kFacts = __builtin_bit_cast(CallFacts, kPacked);
   static constexpr bool kCooperate = lanes_cooperate(kFacts);
+  static constexpr bool kMayHaveBlocks = has_blocks(kFacts);
+  template <int kUnits, int kHints>
+  static constexpr bool kGroups = groups_tokens(kFacts, kUnits, kHints);
   template <int V>
   static constexpr int kLanes = lanes_of_head(kFacts, V);
   template <int V>
@@ -44,7 +47,7 @@ struct KnownFacts {
   __device__ static constexpr bool cooperate(const Args&) { return kCooperate; }
   template <int kUnits, int kHints>
   __device__ static constexpr bool groups(const Args&) {
-    return groups_tokens(kFacts, kUnits, kHints);
+    return kGroups<kUnits, kHints>;
   }
 };
 
@@ -55,6 +58,7 @@ struct ArgsWithFacts : DescribedArgs {
 // Where they are arguments.
 struct FactsOfArgs {
   using Args = ArgsWithFacts;
+  static constexpr bool kMayHaveBlocks = true;
   __device__ static const CallFacts& of(const Args& p) { return p.facts; }
   template <int V>
   __device__ static int lanes(const Args& p) {
@@ -583,9 +587,13 @@ __global__ void __launch_bounds__(kThreads, kBlocks) described_prologue_kernel(c
 #pragma unroll
         for (int n = 0; n < kAtOnce; ++n) store.store_second(first + n, t, as_data(n));
       }
-      if (head.scale_from == ScaleFrom::blocks) {
-        store.template store_blocks<kAtOnce>(first, values);
-      } else if (dtype_is_quantized(head.store)) {
+      if constexpr (Facts::kMayHaveBlocks) {  // a larger body keeps the compiler from making constants of the facts
+        if (head.scale_from == ScaleFrom::blocks) {
+          store.template store_blocks<kAtOnce>(first, values);
+          continue;
+        }
+      }
+      if (dtype_is_quantized(head.store)) {
         store.store_quantised(first, values, scales, lanes);
       } else {
 #pragma unroll
