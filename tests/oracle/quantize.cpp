@@ -20,7 +20,8 @@ const std::vector<double>& code_values(Quantized type) {
     for (int i = 0; i <= limit; ++i) values.push_back(i);
     return values;
   };
-  static const std::vector<double> tables[] = {fp8(3, 7, 127), fp8(2, 15, 124), integers(127), integers(7), integers(15)};
+  static const std::vector<double> tables[] = {fp8(3, 7, 127), fp8(2, 15, 124), integers(127), integers(7), integers(15),
+                                              fp8(1, 1, 8)};
   return tables[static_cast<int>(type)];
 }
 
@@ -46,6 +47,7 @@ double value_of_code(uint8_t code, Quantized type) {
   if (type == Quantized::uint4) return code & 15;
   if (type == Quantized::int4) return (code & 15) < 8 ? code & 15 : (code & 15) - 16;
   const std::vector<double>& values = code_values(type);
+  if (type == Quantized::e2m1) return (code & 8) != 0 ? -values[code & 7] : values[code & 7];
   const size_t magnitude = code & 0x7f;
   const double value = magnitude < values.size() ? values[magnitude] : std::nan("");
   return code >= 128 ? -value : value;

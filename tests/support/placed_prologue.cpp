@@ -403,9 +403,16 @@ void PlacedPrologue<T>::place_cache() {
     cache.v.scale_strides = {c.page_size * (h + 1) * of_v + 3, of_v, c.page_size * of_v};
     cache.k.scale = add_output<float>(data_.num_pages * c.page_size * h * of_k, 0, "K scales");
     cache.v.scale = add_output<float>(data_.num_pages * cache.v.scale_strides.page, 0, "V scales");
-  } else if (c.scaling != KvScaling::none) {
+  } else if (c.scaling == KvScaling::tensor || c.scaling == KvScaling::head || c.scaling == KvScaling::nv) {
     cache.k.scale = arena_.input(data_.k_scale);
     cache.v.scale = arena_.input(data_.v_scale);
+  }
+  if (is_block_scaled(cache.k.format)) {
+    const int64_t h = c.num_kv_heads, channels = block_channels(cache.k.format), of_k = c.head_dim / channels, of_v = c.v_width() / channels;
+    cache.k.scale_strides = {c.page_size * h * of_k, h * of_k, of_k};
+    cache.v.scale_strides = {c.page_size * (h + 1) * of_v + 3, of_v, c.page_size * of_v};
+    cache.k.block_scale = add_output<uint8_t>(data_.num_pages * c.page_size * h * of_k, 0, "K block scales");
+    cache.v.block_scale = add_output<uint8_t>(data_.num_pages * cache.v.scale_strides.page, 0, "V block scales");
   }
 }
 

@@ -525,6 +525,19 @@ std::vector<PrologueCase> make_feature_cases() {
     });
   }
 
+  for (const auto& [type, scaling] : {std::pair{DType::fp8_e4m3, KvScaling::mx}, {DType::fp4_e2m1, KvScaling::mx}, {DType::fp4_e2m1, KvScaling::nv}}) {
+    const auto stored = [&, kv = type, how = scaling](const auto& change) {
+      add([&](PrologueCase& c) { c.kv_type = kv, c.scaling = how, c.head_dim = c.rotary_dim = 64, change(c); });
+    };
+    for (const CacheLayout layout : {CacheLayout::nhd, CacheLayout::hnd, CacheLayout::interleaved}) {
+      stored([&](PrologueCase& c) { c.layout = layout, c.norm = NormPlacement::before_rope, c.bias_v = false; });
+    }
+    stored([](PrologueCase& c) { c.head_dim = c.rotary_dim = 256, c.v_head_dim = 96, c.k_out = c.v_out = true; });
+    stored([](PrologueCase& c) { c.head_dim = 96, c.rotary_dim = 40, c.style = RopeStyle::interleaved, c.hadamard_block = 16; });
+    stored([](PrologueCase& c) { c.derive_positions = c.derive_slots = true, c.v_constant = 0.3f, c.num_tokens = 20; });
+    stored([](PrologueCase& c) { c.head_dim = c.rotary_dim = 128, c.with_k = false, c.layout = CacheLayout::odd; });
+  }
+
   // What is there and what is not.
   add([](PrologueCase& c) { c.num_kv_heads = 0, c.norm = NormPlacement::before_rope; });
   add([](PrologueCase& c) { c.num_q_heads = 0; });

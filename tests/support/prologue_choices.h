@@ -117,6 +117,11 @@ PrologueCase choose_case(Source& source, CaseOdds odds, const CaseSizes& sizes) 
     const bool fp8 = *c.kv_type == DType::fp8_e4m3 || *c.kv_type == DType::fp8_e5m2;
     c.scaling = static_cast<KvScaling>(*c.kv_type == DType::uint4 ? 3 : source.integer(fp8 ? 0 : 1, 3));
   }
+  const int64_t of_blocks = c.head_dim % 32 + (c.v_head_dim > 0 ? c.v_head_dim % 32 : 0);
+  if (!c.v_type && of_blocks == 0 && seldom(10)) {
+    c.kv_type = coin(50) ? DType::fp8_e4m3 : DType::fp4_e2m1;
+    c.scaling = *c.kv_type == DType::fp4_e2m1 && coin(50) ? KvScaling::nv : KvScaling::mx;
+  }
   if (!models) c.page_size = rarely(0) ? source.integer(1, 64) : source.integer(1, 8);
   c.layout = models && percent(40) ? CacheLayout::nhd : any(models ? CacheLayout::interleaved : CacheLayout::odd);
   c.token_faults = coin(0);

@@ -221,8 +221,8 @@ PrologueData<T> make_data(const PrologueCase& c) {
     for (int64_t i = 0; i < count; ++i) values.push_back(static_cast<float>(std::exp2(4.0 * random.uniform() - 7.0)));
     return values;
   };
-  if (c.scaling == KvScaling::tensor || c.scaling == KvScaling::head) {
-    const int64_t count = c.scaling == KvScaling::tensor ? 1 : c.num_kv_heads;
+  if (c.scaling == KvScaling::tensor || c.scaling == KvScaling::head || c.scaling == KvScaling::nv) {
+    const int64_t count = c.scaling == KvScaling::head ? c.num_kv_heads : 1;
     data.k_scale = scales(count);
     data.v_scale = scales(count);
   }

@@ -294,6 +294,17 @@ void add_stores(FeatureList& f) {
   for (const DType type : {DType::int8, DType::int4}) stores(type, {kTensor, kHead, kComputed});
   f.row("ZeroPoints", "uint4 computed", "Cache in uint4; scale and zero point computed per token and head");
   stores(DType::uint4, {kComputed});
+  f.row("BlockScaledCaches", "NVFP4", "Cache in MXFP8, MXFP4, NVFP4: blocks of 32 or 16 channels with a scale each");
+  for (const auto& [name, type, scaling] : {std::tuple{"MXFP8", DType::fp8_e4m3, KvScaling::mx}, {"MXFP4", DType::fp4_e2m1, KvScaling::mx},
+                                            {"NVFP4", DType::fp4_e2m1, KvScaling::nv}}) {
+    const auto stored = [&, kv = type, how = scaling](const std::string& what, const auto& change) {
+      f.add(what, [&](PrologueCase& c) { c.kv_type = kv, c.scaling = how, change(c); });
+    };
+    stored(name, [](PrologueCase&) {});
+    stored(name, [](PrologueCase& c) { c.norm = NormPlacement::before_rope, c.bias_q = c.bias_k = c.bias_v = true; });
+    stored(name, [](PrologueCase& c) { c.derive_positions = c.derive_slots = true, c.v_constant = 0.3f; });
+    stored("with a part of the channels rotated", [](PrologueCase& c) { c.rotary_dim = c.head_dim / 2; });
+  }
   f.row("FormatsOfTheirOwn", "K in int8, V in int4, computed", "K and V in caches of different types");
   const auto formats = [&](DType k, DType v, KvScaling scaling) {
     f.add(str_cat(dtype_name(k), " and ", dtype_name(v)),

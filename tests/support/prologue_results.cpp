@@ -226,6 +226,49 @@ class Comparison {
     expect_close(got, reference, side.heads * side.dim, side.name, kDefaultSteps, nearly_all_round_once());
   }
 
+  // A head of a block-scaled format. The scale of each block is that of a largest value within what the oracle leaves open, and the codes are the
+  // nearest ones under the scale that is stored.
+  void expect_blocks(const Side& side, int64_t slot, int64_t token, int64_t head) {
+    const KvFormat& format = side.cache.format;
+    const bool mx = format.scaling == KvScaling::mx, packed = side.type == DType::fp4_e2m1;
+    const auto type = packed ? oracle::Quantized::e2m1 : oracle::Quantized::e4m3;
+    const int64_t channels = mx ? 32 : 16;
+    const double tensor_scale = mx ? 1.0 : static_cast<double>(side.given_scales.front());
+    const std::vector<unsigned char> bytes = take_bytes(side.data(slot, head), side.bytes());
+    const oracle::Element* want = side.rows[static_cast<size_t>(token)].data() + head * side.dim;
+    for (int64_t block = 0; block < side.dim / channels; ++block) {
+      const uint8_t code = take(side.cache.block_scale + side.at(side.cache.scale_strides, slot, head) + block);
+      double largest = 0.0, error = 0.0;
+      for (int64_t i = block * channels; i < (block + 1) * channels; ++i) {
+        largest = std::max(largest, std::fabs(want[i].value));
+        error = std::max(error, error_of(want[i]));
+      }
+      const auto code_of = [&](double magnitude) {
+        if (!mx) return oracle::nearest_value(magnitude / 6.0 / tensor_scale, oracle::Quantized::e4m3);
+        return magnitude > 0.0 ? std::max(0.0, 127.0 + std::ilogb(magnitude) - (packed ? 2 : 8)) : 0.0;
+      };
+      const double low_scale = code_of(std::max(0.0, (largest - error) * (1.0 - 0x1p-22))), high_scale = code_of((largest + error) * (1.0 + 0x1p-22));
+      const double got_scale = mx ? code : oracle::value_of_code(code, oracle::Quantized::e4m3);
+      if (!(got_scale >= low_scale && got_scale <= high_scale)) {
+        ADD_FAILURE() << side.name << " of token " << token << ", block " << block << ": the scale is " << got_scale << ", not "
+                      << low_scale << ".." << high_scale;
+        return;
+      }
+      const double factor = mx ? std::ldexp(1.0, code - 127) : got_scale * tensor_scale;
+      for (int64_t i = block * channels; i < (block + 1) * channels; ++i) {
+        uint8_t element = bytes[static_cast<size_t>(packed ? i / 2 : i)];
+        if (packed) element = i % 2 == 0 ? element & 15 : element >> 4;
+        const double got = oracle::value_of_code(element, type), near = error_of(want[i]) + 0x1p-22 * std::fabs(want[i].value);
+        const double low = factor == 0.0 ? 0.0 : oracle::nearest_value((want[i].value - near) / factor, type);
+        const double high = factor == 0.0 ? 0.0 : oracle::nearest_value((want[i].value + near) / factor, type);
+        if (got >= low && got <= high) continue;
+        ADD_FAILURE() << side.name << " of token " << token << ", channel " << i << ": got " << got << " * " << factor << ", want "
+                      << want[i].value << ", that is " << low << ".." << high;
+        return;
+      }
+    }
+  }
+
   void expect_cache(const Side& side) {
     switch (side.type) {
       case DType::f32: return expect_float_cache<float>(side);
@@ -237,6 +280,10 @@ class Comparison {
     const KvScaling scaling = side.cache.format.scaling;
     for (const auto& [slot, token] : side.slot_token) {
       for (int64_t h = 0; h < side.heads; ++h) {
+        if (is_block_scaled(side.cache.format)) {
+          expect_blocks(side, slot, token, h);
+          continue;
+        }
         float scale = 1.0f;
         if (scaling == KvScaling::tensor) scale = side.given_scales.front();
         if (scaling == KvScaling::head) scale = side.given_scales[static_cast<size_t>(h)];
