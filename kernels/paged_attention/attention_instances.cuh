@@ -39,6 +39,7 @@ inline constexpr int kEnoughInFlight = 64 << 10;
 struct DecodeMmaInstance {
   DType k;  // 16 bits: of q and out, too; otherwise these are any type of 16 bits
   DType v;
+  bool blocks;    // K and V are block-scaled; otherwise neither is
   int head_dim;   // the largest it serves, of K and V
   int tile_rows;  // packed rows of a work item
   int tile_keys;
@@ -117,6 +118,7 @@ void (*mla_combine())(AttentionArgs);
 std::span<const DecodeMmaInstance> decode_mma_instances_of_floats();
 std::span<const DecodeMmaInstance> decode_mma_instances_of_codes();
 std::span<const DecodeMmaInstance> decode_mma_instances_of_zero_points();
+std::span<const DecodeMmaInstance> decode_mma_instances_of_blocks();
 std::span<const DecodeInstance> decode_instances_of_floats();
 std::span<const DecodeInstance> decode_instances_of_large_heads();
 std::span<const DecodeInstance> decode_instances_of_any_formats();

@@ -20,6 +20,14 @@ using Int8 = Code<DType::int8>;
 using Int4 = Code<DType::int4>;
 using UInt4 = Code<DType::uint4>;
 
+// These are the element types of block-scaled caches. BlockFp8 is MXFP8. BlockFp4 is MXFP4 or NVFP4, known at run time.
+template <DType kType>
+struct BlockCode {};
+using BlockFp8 = BlockCode<DType::fp8_e4m3>;
+using BlockFp4 = BlockCode<DType::fp4_e2m1>;
+template <class C>
+inline constexpr bool kIsBlocks = std::is_same_v<C, BlockFp8> || std::is_same_v<C, BlockFp4>;
+
 // Stands for any type of a cache, known only at run time.
 struct AnyElement {};
 // Stands for any type, and for block-scaled formats.

@@ -8,13 +8,8 @@
 #include <tuple>
 
 #include "tests/support/attention_batch.h"
+#include "tests/support/attention_instances.h"
 #include "tests/support/attention_pages.h"
-
-#ifdef PROLOGUE_HAS_CUDA
-#include <cuda_runtime_api.h>
-
-#include <prologue/kernels/paged_attention/instances.h>
-#endif
 
 namespace prologue::test {
 namespace {
@@ -37,27 +32,6 @@ const std::vector<KvTypes>& kv_types() {
 const std::vector<int64_t>& head_dims() {
   static const std::vector<int64_t> dims = {64, 96, 128, 192, 256, 576};
   return dims;
-}
-
-struct NamedCall {
-  std::string name;
-  Arena::Operation run;
-};
-
-// Returns the call in every kernel that can serve it and that has the shared memory for it here.
-std::vector<NamedCall> calls_of(const PagedAttentionParams& p, Device device) {
-  if (device == Device::cpu) return {{"cpu", [&p](const Execution& execution) { return paged_attention(p, execution); }}};
-  std::vector<NamedCall> calls;
-#ifdef PROLOGUE_HAS_CUDA
-  int current = 0, shared_bytes = 0;
-  EXPECT_EQ(cudaGetDevice(&current), cudaSuccess);
-  EXPECT_EQ(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, current), cudaSuccess);
-  for (const cuda::AttentionInstance& instance : cuda::instances_of(p)) {
-    if (instance.shared_bytes > shared_bytes || (instance.wgmma && !cuda::runs_wgmma())) continue;
-    calls.push_back({instance.name, [&p, instance](const Execution& execution) { return instance.launch(p, execution.stream); }});
-  }
-#endif
-  return calls;
 }
 
 // One batch has all that a call may meet: prefill and decode rows, a sequence that attends to nothing, one with a bad page, one with too
@@ -232,10 +206,12 @@ TEST(PagedAttentionInstancesOfAll, EveryOneServesATestedCase) {
       for (const cuda::AttentionInstance& instance : cuda::instances_of(latent)) reached.insert(instance.name);
     }
   }
-  for (const int64_t head_dim : {128, 256, 512}) {  // of block-scaled formats, which kernels_block_scale_test reads
-    PagedAttentionParams blocks = shape(DType::f32, {DType::fp4_e2m1, DType::fp4_e2m1}, head_dim, 0, true);
-    blocks.kv.k.format.scaling = blocks.kv.v.format.scaling = KvScaling::nv;
-    for (const cuda::AttentionInstance& instance : cuda::instances_of(blocks)) reached.insert(instance.name);
+  for (const int64_t head_dim : {64, 128, 256, 512}) {  // of block-scaled formats, which kernels_block_scale_test reads
+    for (const DType type : {DType::fp8_e4m3, DType::fp4_e2m1}) {
+      PagedAttentionParams blocks = shape(DType::bf16, {type, type}, head_dim, 0, true);
+      blocks.kv.k.format.scaling = blocks.kv.v.format.scaling = KvScaling::mx;
+      for (const cuda::AttentionInstance& instance : cuda::instances_of(blocks)) reached.insert(instance.name);
+    }
   }
   const std::vector<std::string> names = cuda::paged_attention_instances();
   EXPECT_EQ(reached, std::set<std::string>(names.begin(), names.end()));
@@ -303,6 +279,28 @@ TEST(PagedAttentionInstancesOfAll, AnyFormatsAreTheLastChoice) {
   EXPECT_EQ(chosen(p, kSharedBytesOfSmallGpus), "decode mma cache=int8 head_dim=128 rows=8");
   p.num_q_heads = 3 * p.kv.num_kv_heads, p.max_seqlen_q = p.num_tokens = 4;
   EXPECT_EQ(chosen(p, kSharedBytesOfSmallGpus), "decode mma cache=int8 head_dim=128 rows=16");
+}
+
+// K and V are both MXFP8, or both of e2m1 in any of its formats, and q has 16 bits: tensor cores.
+TEST(PagedAttentionInstancesOfAll, BlockScaledCachesAreDecodedOnTensorCores) {
+  const auto name = [](KvFormat k, KvFormat v, int64_t head_dim = 128, DType dtype = DType::bf16, int64_t rows = 1) {
+    PagedAttentionParams p = shape(dtype, {k.type, v.type}, head_dim, 0, true);
+    p.kv.k.format = k, p.kv.v.format = v;
+    p.max_seqlen_q = p.num_tokens = rows;
+    return chosen(p, kSharedBytesOfSmallGpus);
+  };
+  const KvFormat mxfp8 = {DType::fp8_e4m3, KvScaling::mx}, mxfp4 = {DType::fp4_e2m1, KvScaling::mx},
+                 nvfp4 = {DType::fp4_e2m1, KvScaling::nv}, fp8 = {DType::fp8_e4m3, KvScaling::token_head};
+  EXPECT_EQ(name(mxfp8, mxfp8), "decode mma cache=fp8_e4m3 blocks head_dim=128 rows=8");
+  EXPECT_EQ(name(mxfp8, mxfp8, 96, DType::f16, 4), "decode mma cache=fp8_e4m3 blocks head_dim=128 rows=16");
+  EXPECT_EQ(name(nvfp4, nvfp4, 64), "decode mma cache=fp4_e2m1 blocks head_dim=64 rows=8");
+  EXPECT_EQ(name(mxfp4, nvfp4, 256), "decode mma cache=fp4_e2m1 blocks head_dim=256 rows=8");
+  EXPECT_EQ(name(fp8, fp8), "decode mma cache=fp8_e4m3 head_dim=128 rows=8");
+  EXPECT_EQ(name(fp8, mxfp8), "decode cache=blocks head_dim=128 rows=8");
+  EXPECT_EQ(name(mxfp8, fp8), "decode cache=blocks head_dim=128 rows=8");
+  EXPECT_EQ(name(mxfp8, nvfp4), "decode cache=blocks head_dim=128 rows=8");
+  EXPECT_EQ(name(nvfp4, nvfp4, 48), "decode cache=blocks head_dim=128 rows=8");  // rows are no multiple of 16 bytes
+  EXPECT_EQ(name(mxfp4, mxfp4, 128, DType::f32), "decode cache=blocks head_dim=128 rows=8");
 }
 
 // Every call has a kernel on a GPU with 99 KiB of shared memory for a block; more memory gives a larger tile where there is one.

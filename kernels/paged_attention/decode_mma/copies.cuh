@@ -4,6 +4,7 @@
 #include <cuda_pipeline_primitives.h>
 
 #include <prologue/kernels/paged_attention/attention_instances.cuh>
+#include <prologue/kernels/paged_attention/decode_mma/block_scales.cuh>
 #include <prologue/kernels/paged_attention/decode_mma/rows.cuh>
 #include <prologue/kernels/paged_attention/decode_tiles.cuh>
 
@@ -16,9 +17,18 @@ struct DecodeMmaStage {
   unsigned char v[kKeys * Values<V, kHeadDim>::kRowBytes];
 };
 
+// The scales of blocks of a stage; nothing if K and V are not block-scaled.
+template <class K, class V, int kHeadDim, int kKeys>
+struct StageBlockScales {};
+template <DType kK, DType kV, int kHeadDim, int kKeys>
+struct StageBlockScales<BlockCode<kK>, BlockCode<kV>, kHeadDim, kKeys> {
+  KeyScales<BlockCode<kK>, kHeadDim, kKeys> k_blocks;
+  ValueScales<BlockCode<kV>, kHeadDim, kKeys> v_blocks;
+};
+
 // This is the rest of a stage: which keys have no page, and scales.
-template <class K, class V, int kKeys>
-struct DecodeMmaKeys {
+template <class K, class V, int kHeadDim, int kKeys>
+struct DecodeMmaKeys : StageBlockScales<K, V, kHeadDim, kKeys> {
   static constexpr bool kScaled = !kIsFloat<K> || !kIsFloat<V>;
   static constexpr bool kZeroPoints = kHasZeroPoint<K> || kHasZeroPoint<V>;
   unsigned missing;  // a bit for each key that should be there and has no page
@@ -31,7 +41,7 @@ struct DecodeMmaKeys {
 // Whether the tokens of a side have scales of their own.
 template <class K, class V>
 __device__ __forceinline__ bool scale_per_token(const PagedHeads& side) {
-  return DecodeMmaKeys<K, V, 1>::kScaled && side.format.scaling == KvScaling::token_head;
+  return (!kIsFloat<K> || !kIsFloat<V>)&&!kIsBlocks<K> && side.format.scaling == KvScaling::token_head;
 }
 
 // A lane copies the same chunk of several rows, and knows the page of key lane % kKeys of the tile that is copied next. If 16 keys are
@@ -42,7 +52,8 @@ struct DecodeMmaCopies {
   using KeysOf = Keys<K, kHeadDim>;
   using ValuesOf = Values<V, kHeadDim>;
   using Stage = DecodeMmaStage<K, V, kHeadDim, kKeys>;
-  using StageKeys = DecodeMmaKeys<K, V, kKeys>;
+  using StageKeys = DecodeMmaKeys<K, V, kHeadDim, kKeys>;
+  static constexpr bool kBlocks = kIsBlocks<K>;
   static constexpr int kGroups = kKeys / kKeyGroup;
   static constexpr int kTileKeys = kDecodeMmaWarps * kKeys;
   using Cursor = TileCursor<kRows, kTileKeys>;
@@ -61,6 +72,11 @@ struct DecodeMmaCopies {
   int64_t number;  // its index in the list
   int page = -1;
   bool needed = false;
+  struct NoScales {};
+  using Pending = PendingBlockScales<K, V, kHeadDim, kKeys>;
+  std::conditional_t<kBlocks, Pending, NoScales> pending;  // of stage `waiting`, if that is not null
+  StageKeys* waiting = nullptr;
+  int k_words = 0, v_words = 0;  // of a head's scales of blocks; 0: they are loaded one by one
 
   __device__ __forceinline__ DecodeMmaCopies(const AttentionArgs& args, const TileRange& range, const Cursor& first, Stage* ring,
                                              StageKeys* ring_keys)
@@ -81,6 +97,10 @@ struct DecodeMmaCopies {
       }
       __syncwarp();
     }
+    if constexpr (kBlocks) {
+      k_words = BlockScaleCodes<1>::whole_words(args.p.kv.k, static_cast<int>(args.p.head_dim));
+      v_words = BlockScaleCodes<1>::whole_words(args.p.kv.v, args.v_head_dim);
+    }
   }
 
   __device__ __forceinline__ void find_page() {
@@ -100,6 +120,7 @@ struct DecodeMmaCopies {
   // the page comes before `before_copies`.
   template <class BeforeCopies>
   __device__ __forceinline__ void copy_next(int stage, const BeforeCopies& before_copies) {
+    if constexpr (kBlocks) store_scales();
     if (number < range.end) {
       fill(ring[stage], ring_keys[stage], before_copies);
       if (++number < range.end) tile.advance(args);
@@ -120,6 +141,14 @@ struct DecodeMmaCopies {
   }
 
  private:
+  // Stores the scales of the stage that was filled last; all lanes see them afterwards.
+  __device__ __forceinline__ void store_scales() {
+    if (waiting == nullptr) return;
+    if (lane < kKeys) pending.store(args.p.kv, lane, waiting->k_blocks, waiting->v_blocks, waiting->k_scales, waiting->v_scales);
+    waiting = nullptr;
+    __syncwarp();
+  }
+
   // With more bytes in flight the memory is slower: measured, 1 to 3 % (docs/tuning/decode.md).
   __device__ __forceinline__ bool has_few_stages() const {
     constexpr int kKeysOfAllWarps = (kHeadDim > 128 ? 1 : 2) * kTileKeys;
@@ -165,6 +194,15 @@ struct DecodeMmaCopies {
         } else {
           k_rows.template copy_group<true, true>(stage.k, group, k_from[group], 0, kKeys, stage.v, k_to_v);
         }
+      }
+    }
+    if constexpr (kBlocks) {
+      waiting = &keys;
+      pending.k.clear(), pending.v.clear();
+      if (needed && !bad && lane < kKeys) {
+        const int offset = logical_slot_of(args, first_key + lane) % args.page_size;
+        pending.k.load(kv.k, static_cast<int>(args.p.head_dim), k_words, page, offset, tile.kv_head);
+        pending.v.load(kv.v, args.v_head_dim, v_words, page, offset, tile.kv_head);
       }
     }
     const bool k_has_scales = scale_per_token<K, V>(kv.k), v_has_scales = scale_per_token<K, V>(kv.v);

@@ -14,12 +14,12 @@ constexpr int64_t kMaxBlocks = 2 * kMultiprocessors;
 static_assert(kMaxBlocks <= kPagedAttentionCounters);
 
 constexpr InstanceTable<DecodeMmaInstance> kTables[] = {decode_mma_instances_of_floats, decode_mma_instances_of_codes,
-                                                        decode_mma_instances_of_zero_points};
+                                                        decode_mma_instances_of_zero_points, decode_mma_instances_of_blocks};
 
 std::string name_of(const DecodeMmaInstance& instance) {
   return str_cat("decode mma cache=", dtype_name(instance.k),
-                 instance.k == instance.v ? "" : str_cat(",", dtype_name(instance.v)), " head_dim=", instance.head_dim,
-                 " rows=", instance.tile_rows);
+                 instance.k == instance.v ? "" : str_cat(",", dtype_name(instance.v)), instance.blocks ? " blocks" : "",
+                 " head_dim=", instance.head_dim, " rows=", instance.tile_rows);
 }
 
 size_t smallest_shared_bytes(const DecodeMmaInstance& instance) { return instance.shared_bytes + 2 * instance.stage_bytes; }
@@ -42,7 +42,9 @@ bool serves(const DecodeMmaInstance& instance, const PagedAttentionParams& param
   const DType k = params.kv.k.format.type;
   if (instance.k != k || instance.v != params.kv.v.format.type || instance.head_dim < largest_head_dim(params)) return false;
   const bool dtype_fits = dtype_is_quantized(k) ? params.dtype != DType::f32 : params.dtype == k;
-  return dtype_fits && !has_block_scales(params.kv) && groups_are_whole(params) && chunks_are_whole(params.kv, params.head_dim);
+  const bool blocks_fit =
+      instance.blocks == is_block_scaled(params.kv.k.format) && instance.blocks == is_block_scaled(params.kv.v.format);
+  return dtype_fits && blocks_fit && groups_are_whole(params) && chunks_are_whole(params.kv, params.head_dim);
 }
 
 int preferred_rows(const PagedAttentionParams& params) { return max_packed_rows(params) <= 8 ? 8 : 16; }

@@ -2,6 +2,7 @@
 // decode_mma/kernel.cuh.
 #pragma once
 
+#include <prologue/kernels/paged_attention/decode_mma/block_scales.cuh>
 #include <prologue/kernels/paged_attention/decode_mma/rows.cuh>
 #include <prologue/kernels/paged_attention/decode_tiles.cuh>
 
@@ -65,7 +66,7 @@ struct DecodeMmaQueries {
     const PagedAttentionParams& p = args.p;
     const int t = threadIdx.x % 4;
     float score_scale = args.score_scale;
-    if constexpr (!kIsFloat<K> || !kIsFloat<V>) score_scale *= shared_scale(p.kv.k.format, p.kv.k.scale, kv_head);
+    if constexpr (!kIsFloat<K> || !kIsFloat<V>) score_scale *= factor_of_all<K>(p.kv.k, kv_head);
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       const bool exists = row_at[c] >= 0;
@@ -101,24 +102,27 @@ struct DecodeMmaQueries {
                                                      uint32_t (&elements)[KeysOf::kSteps][kColumns][2], int c, float& inverse,
                                                      float& own_sum) {
     const int t = threadIdx.x % 4;
-    uint4 words[KeysOf::kLoads][KeysOf::kRun / 8];
+    using Vector = std::conditional_t<KeysOf::kRun % 8 == 0, uint4, uint2>;
+    constexpr int kOfVector = sizeof(Vector) / 2;  // channels
+    Vector words[KeysOf::kLoads][KeysOf::kRun / kOfVector];
 #pragma unroll
     for (int load = 0; load < KeysOf::kLoads; ++load) {
       const int channel = (load * 4 + t) * KeysOf::kRun;
       const bool there = exists && channel < p.head_dim;
 #pragma unroll
-      for (int n = 0; n < KeysOf::kRun / 8; ++n) {
+      for (int n = 0; n < KeysOf::kRun / kOfVector; ++n) {
         words[load][n] =
-            there ? reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(p.q.data) + row + channel)[n] : uint4{};
+            there ? reinterpret_cast<const Vector*>(static_cast<const uint16_t*>(p.q.data) + row + channel)[n] : Vector{};
       }
     }
     const auto q_at = [&](int step, int i) {
       const int channel = KeysOf::in_run(step, i);
-      const uint4& eight = words[step / KeysOf::kStepsOfLoad][channel / 8];
-      const uint32_t pair = channel % 8 / 2 == 0   ? eight.x
-                            : channel % 8 / 2 == 1 ? eight.y
-                            : channel % 8 / 2 == 2 ? eight.z
-                                                   : eight.w;
+      const Vector& some = words[step / KeysOf::kStepsOfLoad][channel / kOfVector];
+      uint32_t pair = channel % kOfVector / 2 == 0 ? some.x : some.y;
+      if constexpr (kOfVector == 8) {
+        if (channel % 8 / 2 == 2) pair = some.z;
+        if (channel % 8 / 2 == 3) pair = some.w;
+      }
       if (p.dtype == DType::bf16) return __uint_as_float(channel % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
       const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&pair));
       return channel % 2 == 0 ? both.x : both.y;

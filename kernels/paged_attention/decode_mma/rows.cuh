@@ -12,10 +12,16 @@
 
 namespace prologue::cuda {
 
+// So many channels have a scale in the ring. In MXFP4 two neighbouring ones are equal.
+template <class C>
+inline constexpr int kBlockChannels = std::is_same_v<C, BlockFp4> ? 16 : 32;
+
 template <class C>
 inline constexpr int kElementBits = 8 * static_cast<int>(sizeof(C));
 template <DType kType>
 inline constexpr int kElementBits<Code<kType>> = static_cast<int>(dtype_bits(kType));
+template <DType kType>
+inline constexpr int kElementBits<BlockCode<kType>> = static_cast<int>(dtype_bits(kType));
 
 // Returns the byte offset of a chunk of rows that ldmatrix reads: eight rows at the same chunk.
 template <int kRowBytes>
@@ -44,6 +50,28 @@ __device__ inline uint32_t halves_of(uint32_t word, int i) {
     constexpr uint32_t kSixteenth = 0x2c002c00u, kMinus64 = 0xd400d400u, kMinus72 = 0xd480d480u;
     return multiply_add_halves((codes & 0x00f000f0u) | 0x64006400u, kSixteenth, kSigned ? kMinus72 : kMinus64);
   }
+}
+
+// Converts codes i and i + 4 of a word of e2m1 to two float16 that are 2^-14 times as large, exactly: the sign stays in front, the other bits
+// are the last two of the exponent and the first one of the mantissa. The asm is what the compiler does not find: 10 instructions for a word.
+__device__ inline uint32_t small_halves_of_e2m1(uint32_t word, int i) {
+  constexpr uint32_t kBits = 0x8e008e00u;  // in each half
+  uint32_t moved;
+  if (i % 2 == 0) {  // the low four bits of a byte are moved up by one, then the sum carries their sign to the top
+    const uint32_t low = word & 0x0f0f0f0fu;
+#ifdef __CUDA_ARCH__
+    asm("mad.lo.u32 %0, %1, 2, 0x70707070;" : "=r"(moved) : "r"(low));
+#else
+    moved = 2 * low + 0x70707070u;
+#endif
+  } else {  // the high four bits: all but the sign are moved down by three
+#ifdef __CUDA_ARCH__
+    asm("lop3.b32 %0, 0x80808080, %1, %2, 0xca;" : "=r"(moved) : "r"(word), "r"(word >> 3));
+#else
+    moved = (word & 0x80808080u) | (word >> 3 & 0x7f7f7f7fu);
+#endif
+  }
+  return (i < 2 ? moved << 8 : moved) & kBits;
 }
 
 // K is the first operand of the scores, in steps of 16 channels.
@@ -83,23 +111,27 @@ struct Keys<Code<kType>, kHeadDim> {
     const int word = step % kStepsOfLoad / kStepsOfWord;
     return kFourBits ? word * 8 + i / 2 + i % 2 * 4 + step % 2 * 2 : word * 4 + i;
   }
+  // Loads what a lane reads at once: of rows g and g + 8.
+  __device__ static void load_words(uint32_t (&words)[2][kWords], const unsigned char* rows, int lane, int load) {
+    const int g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = g + half * 8;
+      if constexpr (kWords == 4) {
+        const uint4 four = *reinterpret_cast<const uint4*>(rows + byte_offset(row, load * 4 + t));
+        words[half][0] = four.x, words[half][1] = four.y, words[half][2] = four.z, words[half][3] = four.w;
+      } else {
+        const uint2 two = *reinterpret_cast<const uint2*>(rows + row * kRowBytes + t * 8);
+        words[half][0] = two.x, words[half][1] = two.y;
+      }
+    }
+  }
   template <class F>
   __device__ static void for_each_step(const unsigned char* rows, int lane, const F& f) {
-    const int g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int load = 0; load < kLoads; ++load) {
       uint32_t words[2][kWords];
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = g + half * 8;
-        if constexpr (kWords == 4) {
-          const uint4 four = *reinterpret_cast<const uint4*>(rows + byte_offset(row, load * 4 + t));
-          words[half][0] = four.x, words[half][1] = four.y, words[half][2] = four.z, words[half][3] = four.w;
-        } else {
-          const uint2 two = *reinterpret_cast<const uint2*>(rows + row * kRowBytes + t * 8);
-          words[half][0] = two.x, words[half][1] = two.y;
-        }
-      }
+      load_words(words, rows, lane, load);
 #pragma unroll
       for (int w = 0; w < kWords; ++w) {
 #pragma unroll
@@ -108,6 +140,65 @@ struct Keys<Code<kType>, kHeadDim> {
                                  halves_of<kType>(words[0][w], 2 * n + 1), halves_of<kType>(words[1][w], 2 * n + 1)};
           f((load * kWords + w) * kStepsOfWord + n, a);
         }
+      }
+    }
+  }
+};
+
+// The codes are multiplied by the scales of their blocks, in float16 and exactly: a run is whole blocks.
+template <int kHeadDim>
+struct Keys<BlockFp4, kHeadDim> : Keys<Int4, kHeadDim> {
+  using Codes = Keys<Int4, kHeadDim>;
+  static constexpr int kBlocksOfRun = Codes::kRun / kBlockChannels<BlockFp4>;
+  // scales: [row][block], in float16.
+  template <class F>
+  __device__ static void for_each_step(const unsigned char* rows, const uint16_t* scales, int lane, const F& f) {
+    constexpr int kBlocks = kHeadDim / kBlockChannels<BlockFp4>;
+#pragma unroll
+    for (int load = 0; load < Codes::kLoads; ++load) {
+      uint32_t words[2][Codes::kWords];
+      Codes::load_words(words, rows, lane, load);
+      uint32_t scale_pairs[2];  // of rows g and g + 8: the one or two blocks of the run
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint16_t* const from = scales + (lane / 4 + half * 8) * kBlocks + (load * 4 + lane % 4) * kBlocksOfRun;
+        scale_pairs[half] = kBlocksOfRun == 2 ? *reinterpret_cast<const uint32_t*>(from) : *from;
+      }
+#pragma unroll
+      for (int w = 0; w < Codes::kWords; ++w) {
+        const auto operand = [&](int half, int i) {
+          const uint32_t scale = __byte_perm(scale_pairs[half], 0, w * 8 / kBlockChannels<BlockFp4> == 0 ? 0x1010 : 0x3232);
+          return multiply_pairs<__half>(small_halves_of_e2m1(words[half][w], i), scale);
+        };
+#pragma unroll
+        for (int n = 0; n < Codes::kStepsOfWord; ++n) {
+          const uint32_t a[4] = {operand(0, 2 * n), operand(1, 2 * n), operand(0, 2 * n + 1), operand(1, 2 * n + 1)};
+          f((load * Codes::kWords + w) * Codes::kStepsOfWord + n, a);
+        }
+      }
+    }
+  }
+};
+
+// Two steps are a block, whose scale multiplies their part of the score.
+template <int kHeadDim>
+struct Keys<BlockFp8, kHeadDim> {
+  static constexpr int kSteps = kHeadDim / 16;
+  static constexpr int kRowBytes = kHeadDim;
+  static constexpr int kRun = 4, kLoads = kSteps, kStepsOfLoad = 1;  // as in Keys<Code>
+  __device__ static int byte_offset(int row, int chunk) { return matrix_offset<kRowBytes>(row, chunk); }
+  __device__ static constexpr int in_run(int, int i) { return i; }
+  template <class F>
+  __device__ static void for_each_step(const unsigned char* rows, int lane, const F& f) {
+#pragma unroll
+    for (int block = 0; block < kSteps / 2; ++block) {
+      uint32_t words[4];  // [chunk][row g or g + 8]
+      load_matrices(words, rows + byte_offset(lane % 16, block * 2 + lane / 16));
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        const uint32_t a[4] = {halves_of_e4m3(words[2 * n], 0), halves_of_e4m3(words[2 * n + 1], 0),
+                               halves_of_e4m3(words[2 * n], 1), halves_of_e4m3(words[2 * n + 1], 1)};
+        f(block * 2 + n, a);
       }
     }
   }
@@ -168,6 +259,40 @@ struct Values<Code<kType>, kHeadDim> {
     }
   }
 };
+
+// The codes are multiplied by the scales of their blocks, in float16 and exactly.
+template <int kHeadDim>
+struct Values<BlockFp4, kHeadDim> : Values<Int4, kHeadDim> {
+  using Codes = Values<Int4, kHeadDim>;
+  // scales: of a key group, as ValueScales has them.
+  template <class F>
+  __device__ static void for_each_tile(const unsigned char* rows, const uint16_t* scales, int lane, const F& f) {
+    constexpr int kChunks = kHeadDim / 32;
+    const uint4* const of_lane = reinterpret_cast<const uint4*>(scales + (lane / 16 * 4 + lane % 4) * kChunks * 4);
+#pragma unroll
+    for (int pair = 0; pair < kChunks / 2; ++pair) {
+      uint32_t codes[4];  // [chunk][keys 0..7 or 8..15]
+      load_matrices_transposed(codes, rows + Codes::byte_offset(lane % 16, pair * 2 + lane / 16));
+      const uint4 four = of_lane[pair];
+      const uint32_t factors[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int chunk = 0; chunk < 2; ++chunk) {
+        const auto operand = [&](int half, int i) {
+          return multiply_pairs<__half>(small_halves_of_e2m1(codes[2 * chunk + half], i), factors[2 * chunk + half]);
+        };
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+          const uint32_t a[4] = {operand(0, 2 * n), operand(0, 2 * n + 1), operand(1, 2 * n), operand(1, 2 * n + 1)};
+          f((pair * 2 + chunk) * 2 + n, a);
+        }
+      }
+    }
+  }
+};
+
+// The scales multiply the weights.
+template <int kHeadDim>
+struct Values<BlockFp8, kHeadDim> : Values<Fp8E4M3, kHeadDim> {};
 
 // A warp copies rows of K or of V to a stage. Each lane copies one chunk of every kRowsAtOnce-th row. Rows is Keys or Values.
 template <int kBits, class Rows>

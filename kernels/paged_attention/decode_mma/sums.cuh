@@ -27,13 +27,20 @@ __device__ inline float log_bound(float scale) {
   return fmaxf(-90.0f, __uint_as_float(exponent | 0x4b000000u) - (8388608.0f + 126.0f));  // 2^23 + the exponent, less that
 }
 
+// Does the same. If weights are multiplied by scales that are up to 2^-24 times as large, they use all of float16's range.
+template <class V>
+__device__ inline float log_bound_of(float scale) {
+  constexpr float kSpare = std::is_same_v<V, BlockFp8> ? 15.0f : 0.0f;
+  return kSpare == 0.0f ? log_bound(scale) : fmaxf(-90.0f, log_bound(scale) - kSpare);
+}
+
 // If tokens have scales of V, weights are multiplied by them and `maximum` bounds the products, so that float16 holds them.
 template <class T, class K, class V, int kHeadDim, int kColumns, int kKeys>
 struct DecodeMmaSums {
   using KeysOf = Keys<K, kHeadDim>;
   using ValuesOf = Values<V, kHeadDim>;
   using Stage = DecodeMmaStage<K, V, kHeadDim, kKeys>;
-  using StageKeys = DecodeMmaKeys<K, V, kKeys>;
+  using StageKeys = DecodeMmaKeys<K, V, kHeadDim, kKeys>;
   using Queries = DecodeMmaQueries<T, K, V, kHeadDim, kColumns>;
   static constexpr int kRows = 8 * kColumns;
   using Shared = DecodeMmaShared<V, kHeadDim, kRows>;
@@ -69,13 +76,13 @@ struct DecodeMmaSums {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int g = lane / 4;
     Scores score;
-    multiply_keys(q, stage, score);
-    const bool v_has_scales = scale_per_token<K, V>(args.p.kv.v);
+    multiply_keys(q, stage, keys, score);
+    const bool v_has_scales = scale_per_token<K, V>(args.p.kv.v) || has_largest_scales<V, false>(args.p.kv.v);
     [[maybe_unused]] float value_scale[kGroups][2];  // of keys g and g + 8
     [[maybe_unused]] float log_scale[kGroups][2];
     [[maybe_unused]] float zero_point[kGroups][2];  // of V, as a multiple of its scale if that is not 0
     if constexpr (kScaled) {
-      if (scale_per_token<K, V>(args.p.kv.k)) {
+      if (scale_per_token<K, V>(args.p.kv.k) || has_largest_scales<K, true>(args.p.kv.k)) {
         for_each(score, [&](float& s, int group, int c, int i) {
           const int key = group * kKeyGroup + g + i / 2 * 8;
           s *= keys.k_scales[key];
@@ -88,7 +95,7 @@ struct DecodeMmaSums {
         for (int half = 0; half < 2; ++half) {
           const int key = group * kKeyGroup + g + half * 8;
           value_scale[group][half] = v_has_scales ? keys.v_scales[key] : 1.0f;
-          log_scale[group][half] = v_has_scales ? log_bound(value_scale[group][half]) : 0.0f;
+          log_scale[group][half] = v_has_scales ? log_bound_of<V>(value_scale[group][half]) : 0.0f;
           if constexpr (kHasZeroPoint<V>) {
             zero_point[group][half] =
                 keys.v_zero_points[key] / (value_scale[group][half] == 0.0f ? 1.0f : value_scale[group][half]);
@@ -113,7 +120,7 @@ struct DecodeMmaSums {
         if (weight != 0.0f) zero_sum[c][i % 2] = fmaf(rounded, zero_point[group][i / 2], zero_sum[c][i % 2]);
       }
     });
-    multiply_values(score, stage);
+    multiply_values(score, stage, keys);
   }
 
   // Ends this block's part of a work item. The ranges first_range to last_range have parts of it. The warps add up their sums. If this
@@ -128,7 +135,7 @@ struct DecodeMmaSums {
     const int num_packed = min(kRows, item.num_packed(args) - item.first_packed());  // of this work item
     const bool whole = first_range == last_range;
     float value_scale = 1.0f;
-    if constexpr (kScaled) value_scale = shared_scale(args.p.kv.v.format, args.p.kv.v.scale, item.kv_head);
+    if constexpr (kScaled) value_scale = factor_of_all<V>(args.p.kv.v, item.kv_head);
     const int part =
         (part_of(first_range, static_cast<int>(blockIdx.y)) * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x)) * kRows;
 #pragma unroll
@@ -234,23 +241,60 @@ struct DecodeMmaSums {
     }
   }
 
-  __device__ __forceinline__ static void multiply_keys(const Queries& q, const Stage& stage, Scores& score) {
+  __device__ __forceinline__ static void multiply_keys(const Queries& q, const Stage& stage,
+                                                       [[maybe_unused]] const StageKeys& keys, Scores& score) {
+    const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
-      float halves[2][kColumns][4] = {};  // two chains of sums
       const unsigned char* const rows = stage.k + group * kKeyGroup * KeysOf::kRowBytes;
-      KeysOf::for_each_step(rows, threadIdx.x % 32, [&](int step, const uint32_t(&a)[4]) {
+      if constexpr (std::is_same_v<K, BlockFp8>) {
+        multiply_scaled_blocks(q, rows, keys.k_blocks.of_blocks + group * kKeyGroup, score[group]);
+        continue;
+      }
+      float halves[2][kColumns][4] = {};  // two chains of sums
+      const auto add_step = [&](int step, const uint32_t(&a)[4]) {
 #pragma unroll
         for (int c = 0; c < kColumns; ++c) {
           multiply_matrices<T>(halves[step % 2][c], a, q.elements[step][c][0], q.elements[step][c][1]);
         }
-      });
+      };
+      if constexpr (std::is_same_v<K, BlockFp4>) {
+        KeysOf::for_each_step(rows, keys.k_blocks.of_blocks[group * kKeyGroup], lane, add_step);
+      } else {
+        KeysOf::for_each_step(rows, lane, add_step);
+      }
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) score[group][c][i] = halves[0][c][i] + halves[1][c][i];
       }
     }
+  }
+
+  // The part of a score that a block has is multiplied by the block's scale.
+  template <int kBlocks>
+  __device__ __forceinline__ static void multiply_scaled_blocks(const Queries& q, const unsigned char* rows,
+                                                                const float (*scales)[kBlocks], float (&score)[kColumns][4]) {
+    const int lane = threadIdx.x % 32;
+    float part[kColumns][4];
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+      for (float& of_key : score[c]) of_key = 0.0f;
+    }
+    KeysOf::for_each_step(rows, lane, [&](int step, const uint32_t(&a)[4]) {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        if (step % 2 == 0) {
+#pragma unroll
+          for (float& of_key : part[c]) of_key = 0.0f;
+        }
+        multiply_matrices<T>(part[c], a, q.elements[step][c][0], q.elements[step][c][1]);
+        if (step % 2 == 0) continue;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) score[c][i] = fmaf(part[c][i], scales[lane / 4 + i / 2 * 8][step / 2], score[c][i]);
+      }
+    });
   }
 
   // Scores of keys that a row does not see, or that have no page, become -infinity.
@@ -315,7 +359,9 @@ struct DecodeMmaSums {
     }
   }
 
-  __device__ __forceinline__ void multiply_values(const Scores& weight, const Stage& stage) {
+  __device__ __forceinline__ void multiply_values(const Scores& weight, const Stage& stage,
+                                                  [[maybe_unused]] const StageKeys& keys) {
+    const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
       uint32_t weights[kColumns][2];
@@ -327,10 +373,32 @@ struct DecodeMmaSums {
         }
       }
       const unsigned char* const rows = stage.v + group * kKeyGroup * ValuesOf::kRowBytes;
-      ValuesOf::for_each_tile(rows, threadIdx.x % 32, [&](int tile, const uint32_t(&a)[4]) {
+      const auto add_tile = [&](int tile, const uint32_t(&a)[4]) {
 #pragma unroll
         for (int c = 0; c < kColumns; ++c) multiply_matrices<T>(out[tile][c], a, weights[c][0], weights[c][1]);
-      });
+      };
+      if constexpr (std::is_same_v<V, BlockFp4>) {
+        ValuesOf::for_each_tile(rows, keys.v_blocks.of_blocks + group * keys.v_blocks.kOfGroup, lane, add_tile);
+      } else if constexpr (std::is_same_v<V, BlockFp8>) {  // two tiles are a block
+        constexpr int kChunks = kHeadDim / 32;
+        const auto* const scales =
+            reinterpret_cast<const uint2*>(keys.v_blocks.of_blocks + group * keys.v_blocks.kOfGroup) + lane % 4 * kChunks;
+        uint32_t scaled[kColumns][2];
+        ValuesOf::for_each_tile(rows, lane, [&](int tile, const uint32_t(&a)[4]) {
+          if (tile % 2 == 0) {
+            const uint2 pairs = scales[tile / 2];
+#pragma unroll
+            for (int c = 0; c < kColumns; ++c) {
+              scaled[c][0] = multiply_pairs<T>(weights[c][0], pairs.x);
+              scaled[c][1] = multiply_pairs<T>(weights[c][1], pairs.y);
+            }
+          }
+#pragma unroll
+          for (int c = 0; c < kColumns; ++c) multiply_matrices<T>(out[tile][c], a, scaled[c][0], scaled[c][1]);
+        });
+      } else {
+        ValuesOf::for_each_tile(rows, lane, add_tile);
+      }
     }
   }
 
