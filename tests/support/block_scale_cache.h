@@ -10,6 +10,7 @@
 #include <prologue/kernels/base/views.h>
 
 #include "tests/support/arena.h"
+#include "tests/support/tolerance.h"
 
 namespace prologue::test {
 

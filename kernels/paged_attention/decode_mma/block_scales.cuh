@@ -1,10 +1,12 @@
-// Decode on tensor cores over block-scaled caches: the scales of a warp's keys of a tile. Lane l loads those of key l while the tile before
-// is worked on, and then stores them in the ring as the products need them.
+// Decode on tensor cores over block-scaled caches: the scales of a warp's keys of a tile. Lane l copies those of key l to the ring with the
+// keys, as they are in the cache, and converts them there when the keys are used.
 //
 // Operands are float16, whose range is too small for powers of two of 8 bits. So in MXFP8 a scale of K multiplies a score, in float32. Other
 // scales 2^e of a key are divided by the largest of them, 2^r, which takes the place of a scale of the token. A scale that is much smaller
 // loses digits (docs/numerics.md). Scales of NVFP4 are float16 as they are.
 #pragma once
+
+#include <cuda_pipeline_primitives.h>
 
 #include <prologue/kernels/base/shared/block_scale.h>
 #include <prologue/kernels/paged_attention/attention_args.cuh>
@@ -20,14 +22,9 @@ __device__ __forceinline__ bool has_largest_scales(const PagedHeads& side) {
 
 // Returns what sums of products of the codes are multiplied by at the end. Codes of e2m1 are multiplied as 2^-14 times as much.
 template <class C>
-__device__ __forceinline__ float factor_of_all(const PagedHeads& side, int kv_head) {
-  if constexpr (std::is_same_v<C, BlockFp4>) {
-    return side.format.scaling == KvScaling::nv ? tensor_scale_of(side.format, side.scale) * 0x1p14f : 0.5f;
-  } else if constexpr (kIsBlocks<C>) {
-    return 1.0f;
-  } else {
-    return shared_scale(side.format, side.scale, kv_head);
-  }
+__device__ __forceinline__ float block_factor_of_all(const PagedHeads& side) {
+  if constexpr (std::is_same_v<C, BlockFp8>) return 1.0f;
+  return side.format.scaling == KvScaling::nv ? tensor_scale_of(side.format, side.scale) * 0x1p14f : 0.5f;
 }
 
 // The scales of K of a stage, [key][block]: float32 for MXFP8, else float16.
@@ -54,126 +51,160 @@ struct ValueScales {
   }
 };
 
-// The scales of one key of a side, as they are stored. Those that there are not are 0.
+// The scales of one key of a side, as the cache has them. Blocks that there are not have 0.
 template <int kBlocks>
 struct BlockScaleCodes {
-  static constexpr int kWords = (kBlocks + 3) / 4;
-  uint32_t words[kWords];
+  static constexpr int kBytes = kBlocks < 4 ? 4 : kBlocks;
+  alignas(kBytes) uint32_t words[kBytes / 4];
 
-  // Loads them as whole_words() says. The loads do not go through L1: there may be bytes beside these that the previous kernels write. The
-  // page and the offset are not negative.
-  __device__ __forceinline__ void load(const PagedHeads& side, int head_dim, int num_words, int page, int offset, int kv_head) {
+  // Loads them one by one, in any layout: block_scale_offset() of one block after the other. The page and the offset are not negative.
+  __device__ __forceinline__ void load(const PagedHeads& side, int head_dim, bool there, int page, int offset, int kv_head) {
     const PageStrides& strides = side.scale_strides;
-    const auto product = [](int a, int64_t b) { return uint64_t{static_cast<uint32_t>(a)} * static_cast<uint64_t>(b); };
-    const uint8_t* from = side.block_scale + product(page, strides.page) + product(kv_head, strides.head);
-    if (num_words > 0) {
-      const auto* const word = reinterpret_cast<const uint32_t*>(from + product(offset, strides.token));
-#pragma unroll
-      for (int w = 0; w < kWords; ++w) words[w] = w < num_words ? __ldcg(word + w) : 0;
-      return;
-    }
-    // block_scale_offset() of one block after the other.
-    const int num_blocks = head_dim / static_cast<int>(block_channels(side.format));
+    const int num_blocks = there ? head_dim / static_cast<int>(block_channels(side.format)) : 0;
     const bool linear = side.block_scale_layout == BlockScaleLayout::linear;
     const int quarter = linear ? kBlocks : num_blocks / 4, step = linear ? 1 : 4;
     const int64_t to_next_row = strides.token - step * (quarter - 1);
-    from += linear ? product(offset, strides.token) : product(offset / 4 * 4, strides.token) + static_cast<uint64_t>(offset % 4);
+    const uint8_t* from = side.block_scale + page * strides.page + kv_head * strides.head;
+    from += linear ? offset * strides.token : offset / 4 * 4 * strides.token + offset % 4;
     int column = 0;
 #pragma unroll
-    for (int w = 0; w < kWords; ++w) words[w] = 0;
+    for (uint32_t& word : words) word = 0;
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
-      if (block < num_blocks) words[block / 4] |= uint32_t{__ldcg(from)} << (block % 4 * 8);
+      if (block < num_blocks) words[block / 4] |= uint32_t{*from} << (block % 4 * 8);
       const bool last = ++column == quarter;
       from += last ? to_next_row : int64_t{step};
       if (last) column = 0;
     }
   }
-  __device__ __forceinline__ void clear() {
-#pragma unroll
-    for (uint32_t& word : words) word = 0;
-  }
-  // Returns the number of words if all scales of the side are in whole aligned words, else 0.
-  __device__ static int whole_words(const PagedHeads& side, int head_dim) {
-    const PageStrides& strides = side.scale_strides;
-    const int num_blocks = head_dim / static_cast<int>(block_channels(side.format));
-    const auto all = reinterpret_cast<uintptr_t>(side.block_scale) | static_cast<uintptr_t>(strides.page) |
-                     static_cast<uintptr_t>(strides.token) | static_cast<uintptr_t>(strides.head) |
-                     static_cast<uintptr_t>(num_blocks);
-    return side.block_scale_layout == BlockScaleLayout::linear && all % 4 == 0 ? num_blocks / 4 : 0;
-  }
 
-  __device__ int code(int block) const { return static_cast<int>(words[block / 4] >> (block % 4 * 8) & 255u); }
-  // Returns the largest code of UE8M0 that is not NaN.
-  __device__ int largest() const {
-    int most = 0;
+  __device__ uint32_t code(int block) const { return words[block / 4] >> (block % 4 * 8) & 255u; }
+  __device__ uint32_t pair_of_e4m3(int blocks) const { return halves_of_e4m3(words[blocks / 2], blocks % 2); }
+
+  // Returns the largest code of UE8M0 among the first kCount. With kNan, 255 does not count.
+  template <int kCount, bool kNan>
+  __device__ uint32_t largest() const {
+    uint32_t most = 0;
 #pragma unroll
-    for (int block = 0; block < kBlocks; ++block) most = max(most, code(block) == 255 ? 0 : code(block));
+    for (int block = 0; block < kCount; ++block) most = max(most, kNan && code(block) == 255 ? 0u : code(block));
     return most;
   }
-  // Returns 2^shift times the scale of UE8M0, divided by 2^(largest - 127). It may be NaN.
-  __device__ float relative(int block, int largest, int shift) const {
-    const int exponent = max(0, code(block) - largest + 127 + shift);
-    return code(block) == 255 ? __uint_as_float(0x7fc00000u) : __uint_as_float(static_cast<uint32_t>(exponent) << 23);
-  }
-  // Returns two scales in float16.
-  __device__ uint32_t pair_of_e4m3(int blocks) const { return halves_of_e4m3(words[blocks / 2], blocks % 2); }
-  __device__ uint32_t pair_of_ue8m0(int first, int second, int largest, int shift) const {
-    return pack<__half>(relative(first, largest, shift), relative(second, largest, shift));
+  // Returns 2^shift times the scale of a block, divided by 2^(largest - 127), or NaN for 255, which there is only with kNan.
+  template <bool kNan>
+  __device__ float relative(int block, uint32_t largest, int shift) const {
+    if (kNan && code(block) == 255) return __uint_as_float(0x7fc00000u);
+    return __uint_as_float(static_cast<uint32_t>(max(0, static_cast<int>(code(block) - largest) + 127 + shift)) << 23);
   }
 };
 
-// The scales that are in flight, of the key of a lane.
+// Converts the scales of a side of one key: to pairs of float16 for two blocks. Sets what takes the place of the token's scale, if the format
+// has that. In MXFP4 the two blocks of a pair have one scale.
+template <class C, bool kNan, int kBlocks>
+__device__ __forceinline__ void relative_pairs(const BlockScaleCodes<kBlocks>& codes, uint32_t (&pairs)[kBlocks / 2],
+                                               float& largest_scale) {
+  constexpr bool kFp4 = std::is_same_v<C, BlockFp4>;
+  constexpr int kShift = kFp4 ? 15 : 0;  // a code of e2m1 is at most 6 * 2^-14: the product fits float16
+  const uint32_t largest = codes.template largest < kFp4 ? kBlocks / 2 : kBlocks, kNan > ();
+#pragma unroll
+  for (int n = 0; n < kBlocks / 2; ++n) {
+    const float first = codes.template relative<kNan>(kFp4 ? n : 2 * n, largest, kShift);
+    pairs[n] = pack<__half>(first, kFp4 ? first : codes.template relative<kNan>(2 * n + 1, largest, kShift));
+  }
+  largest_scale = from_ue8m0(static_cast<uint8_t>(largest));
+}
+template <class C, int kBlocks>
+__device__ __forceinline__ void scale_pairs(const BlockScaleCodes<kBlocks>& codes, const KvFormat& format,
+                                            uint32_t (&pairs)[kBlocks / 2], float& largest_scale) {
+  constexpr int kStored = std::is_same_v<C, BlockFp4> ? kBlocks / 2 : kBlocks;
+  if (format.scaling == KvScaling::nv) {
+#pragma unroll
+    for (int n = 0; n < kBlocks / 2; ++n) pairs[n] = codes.pair_of_e4m3(n);
+  } else if (codes.template largest<kStored, false>() != 255) {
+    relative_pairs<C, false>(codes, pairs, largest_scale);
+  } else {
+    relative_pairs<C, true>(codes, pairs, largest_scale);
+  }
+}
+
+// Returns the bytes of a head's scales if those of K and of V can be copied asynchronously, with the same strides, else 0: they are kBlocks
+// aligned bytes in the plain layout, or half as many (MXFP4).
+template <int kBlocks>
+__device__ inline int copied_scale_bytes(const PagedKvView& kv, int k_head_dim, int v_head_dim) {
+  const PageStrides &k = kv.k.scale_strides, &v = kv.v.scale_strides;
+  const bool half = kv.k.format.type == DType::fp4_e2m1 && kv.k.format.scaling == KvScaling::mx;
+  const int bytes = half ? kBlocks / 2 : kBlocks;
+  const auto all = reinterpret_cast<uintptr_t>(kv.k.block_scale) | reinterpret_cast<uintptr_t>(kv.v.block_scale) |
+                   static_cast<uintptr_t>(k.page) | static_cast<uintptr_t>(k.token) | static_cast<uintptr_t>(k.head);
+  const bool alike = kv.k.format.scaling == kv.v.format.scaling && k_head_dim == v_head_dim && k.page == v.page &&
+                     k.token == v.token && k.head == v.head;
+  const bool plain = kv.k.block_scale_layout == BlockScaleLayout::linear && kv.v.block_scale_layout == BlockScaleLayout::linear;
+  const bool whole = k_head_dim == bytes * static_cast<int>(block_channels(kv.k.format)) && all % bytes == 0;
+  return bytes >= 4 && alike && plain && whole ? bytes : 0;
+}
+
+// What a stage has of the scales of blocks.
 template <class K, class V, int kHeadDim, int kKeys>
-struct PendingBlockScales {
+struct BlockScales {
   using OfKeys = KeyScales<K, kHeadDim, kKeys>;
   using OfValues = ValueScales<V, kHeadDim, kKeys>;
-  static constexpr int kFp4Shift = 15;  // a code is at most 6 * 2^-14: the product fits float16
-  BlockScaleCodes<OfKeys::kBlocks> k;
-  BlockScaleCodes<OfValues::kBlocks> v;
+  alignas(16) BlockScaleCodes<OfKeys::kBlocks> k_codes[kKeys];
+  alignas(16) BlockScaleCodes<OfValues::kBlocks> v_codes[kKeys];
+  OfKeys k_blocks;
+  OfValues v_blocks;
 
-  // Converts the scales of blocks of 16 channels of e2m1 to pairs of float16. Sets `largest_scale` if the format has one.
-  template <int kBlocks>
-  __device__ __forceinline__ static void fp4_pairs(const BlockScaleCodes<kBlocks>& codes, const KvFormat& format,
-                                                   uint32_t (&pairs)[kBlocks / 2], float& largest_scale) {
-    if (format.scaling == KvScaling::nv) {
-#pragma unroll
-      for (int n = 0; n < kBlocks / 2; ++n) pairs[n] = codes.pair_of_e4m3(n);
+  // Copies those of a key, `bytes` being copied_scale_bytes(). The page and the offset are not negative.
+  __device__ __forceinline__ void copy(const AttentionArgs& args, int key, int bytes, bool there, int page, int offset,
+                                       int kv_head) {
+    constexpr int kBlocks = OfKeys::kBlocks;
+    static_assert(kBlocks == OfValues::kBlocks);
+    const PagedKvView& kv = args.p.kv;
+    if (bytes == 0) {
+      BlockScaleCodes<kBlocks> k, v;
+      k.load(kv.k, static_cast<int>(args.p.head_dim), there, page, offset, kv_head);
+      v.load(kv.v, args.v_head_dim, there, page, offset, kv_head);
+      k_codes[key] = k;
+      v_codes[key] = v;
+      return;
+    }
+    const PageStrides& strides = kv.k.scale_strides;
+    const auto product = [](int a, int64_t b) { return uint64_t{static_cast<uint32_t>(a)} * static_cast<uint64_t>(b); };
+    const uint64_t at = product(page, strides.page) + product(offset, strides.token) + product(kv_head, strides.head);
+    const auto copy_bytes = [&](auto size) {
+      constexpr int kSize = decltype(size)::value;
+      if constexpr (kSize >= 4) {
+        __pipeline_memcpy_async(k_codes[key].words, kv.k.block_scale + at, kSize, there ? 0 : kSize);
+        __pipeline_memcpy_async(v_codes[key].words, kv.v.block_scale + at, kSize, there ? 0 : kSize);
+      }
+    };
+    if (bytes == kBlocks) {
+      copy_bytes(std::integral_constant<int, kBlocks>());
     } else {
-      const int largest = codes.largest();
-      largest_scale = from_ue8m0(static_cast<uint8_t>(largest));
-#pragma unroll
-      for (int n = 0; n < kBlocks / 2; ++n) pairs[n] = codes.pair_of_ue8m0(n, n, largest, kFp4Shift);
+      copy_bytes(std::integral_constant<int, kBlocks / 2>());
     }
   }
 
-  __device__ __forceinline__ void store(const PagedKvView& kv, int key, OfKeys& keys, OfValues& values, float* k_scales,
-                                        float* v_scales) const {
+  // Converts those of a key, which the same lane has copied.
+  __device__ __forceinline__ void convert(const PagedKvView& kv, int key, float& k_scale, float& v_scale) {
+    const BlockScaleCodes<OfKeys::kBlocks> k = k_codes[key];
+    const BlockScaleCodes<OfValues::kBlocks> v = v_codes[key];
     if constexpr (std::is_same_v<K, BlockFp8>) {
 #pragma unroll
       for (int block = 0; block < OfKeys::kBlocks; ++block) {
-        keys.of_blocks[key][block] = from_ue8m0(static_cast<uint8_t>(k.code(block)));
+        k_blocks.of_blocks[key][block] = from_ue8m0(static_cast<uint8_t>(k.code(block)));
       }
     } else {
       uint32_t pairs[OfKeys::kBlocks / 2];
-      fp4_pairs(k, kv.k.format, pairs, k_scales[key]);
-      auto* const to = reinterpret_cast<uint2*>(keys.of_blocks[key]);
+      scale_pairs<K>(k, kv.k.format, pairs, k_scale);
+      auto* const to = reinterpret_cast<uint2*>(k_blocks.of_blocks[key]);
 #pragma unroll
       for (int n = 0; n < OfKeys::kBlocks / 4; ++n) to[n] = {pairs[2 * n], pairs[2 * n + 1]};
     }
     uint32_t pairs[OfValues::kBlocks / 2];
-    if constexpr (std::is_same_v<V, BlockFp8>) {
-      const int largest = v.largest();
-      v_scales[key] = from_ue8m0(static_cast<uint8_t>(largest));
-#pragma unroll
-      for (int n = 0; n < OfValues::kBlocks / 2; ++n) pairs[n] = v.pair_of_ue8m0(2 * n, 2 * n + 1, largest, 0);
-    } else {
-      fp4_pairs(v, kv.v.format, pairs, v_scales[key]);
-    }
+    scale_pairs<V>(v, kv.v.format, pairs, v_scale);
 #pragma unroll
     for (int n = 0; n < OfValues::kBlocks / 2; ++n) {
-      values.of_blocks[OfValues::index(key, 2 * n)] = static_cast<uint16_t>(pairs[n]);
-      values.of_blocks[OfValues::index(key, 2 * n + 1)] = static_cast<uint16_t>(pairs[n] >> 16);
+      v_blocks.of_blocks[OfValues::index(key, 2 * n)] = static_cast<uint16_t>(pairs[n]);
+      v_blocks.of_blocks[OfValues::index(key, 2 * n + 1)] = static_cast<uint16_t>(pairs[n] >> 16);
     }
   }
 };

@@ -21,10 +21,8 @@ struct DecodeMmaStage {
 template <class K, class V, int kHeadDim, int kKeys>
 struct StageBlockScales {};
 template <DType kK, DType kV, int kHeadDim, int kKeys>
-struct StageBlockScales<BlockCode<kK>, BlockCode<kV>, kHeadDim, kKeys> {
-  KeyScales<BlockCode<kK>, kHeadDim, kKeys> k_blocks;
-  ValueScales<BlockCode<kV>, kHeadDim, kKeys> v_blocks;
-};
+struct StageBlockScales<BlockCode<kK>, BlockCode<kV>, kHeadDim, kKeys>
+    : BlockScales<BlockCode<kK>, BlockCode<kV>, kHeadDim, kKeys> {};
 
 // This is the rest of a stage: which keys have no page, and scales.
 template <class K, class V, int kHeadDim, int kKeys>
@@ -72,11 +70,7 @@ struct DecodeMmaCopies {
   int64_t number;  // its index in the list
   int page = -1;
   bool needed = false;
-  struct NoScales {};
-  using Pending = PendingBlockScales<K, V, kHeadDim, kKeys>;
-  std::conditional_t<kBlocks, Pending, NoScales> pending;  // of stage `waiting`, if that is not null
-  StageKeys* waiting = nullptr;
-  int k_words = 0, v_words = 0;  // of a head's scales of blocks; 0: they are loaded one by one
+  int scale_bytes = 0;  // of a head's scales of blocks: copied_scale_bytes()
 
   __device__ __forceinline__ DecodeMmaCopies(const AttentionArgs& args, const TileRange& range, const Cursor& first, Stage* ring,
                                              StageKeys* ring_keys)
@@ -98,8 +92,8 @@ struct DecodeMmaCopies {
       __syncwarp();
     }
     if constexpr (kBlocks) {
-      k_words = BlockScaleCodes<1>::whole_words(args.p.kv.k, static_cast<int>(args.p.head_dim));
-      v_words = BlockScaleCodes<1>::whole_words(args.p.kv.v, args.v_head_dim);
+      scale_bytes =
+          copied_scale_bytes<kHeadDim / kBlockChannels<K>>(args.p.kv, static_cast<int>(args.p.head_dim), args.v_head_dim);
     }
   }
 
@@ -112,7 +106,7 @@ struct DecodeMmaCopies {
   // Whether the previous kernels do not write what would be copied. What they write must not be in a line of L1 before they have: copies of
   // 16 bytes do not go through it, scales do.
   __device__ __forceinline__ bool is_past() const {
-    return !scale_per_token<K, V>(args.p.kv.k) && !scale_per_token<K, V>(args.p.kv.v) &&
+    return !kBlocks && !scale_per_token<K, V>(args.p.kv.k) && !scale_per_token<K, V>(args.p.kv.v) &&
            tile.position() + warp * kKeys + kKeys <= tile.sequence.length - tile.sequence.num_rows;
   }
 
@@ -120,13 +114,20 @@ struct DecodeMmaCopies {
   // the page comes before `before_copies`.
   template <class BeforeCopies>
   __device__ __forceinline__ void copy_next(int stage, const BeforeCopies& before_copies) {
-    if constexpr (kBlocks) store_scales();
     if (number < range.end) {
       fill(ring[stage], ring_keys[stage], before_copies);
       if (++number < range.end) tile.advance(args);
       find_page();
     }
     __pipeline_commit();
+  }
+
+  // Converts the scales of blocks of a stage whose copies are there. All lanes see them after __syncwarp().
+  __device__ __forceinline__ void convert_scales(int stage) {
+    if constexpr (kBlocks) {
+      StageKeys& keys = ring_keys[stage];
+      if (lane < kKeys) keys.convert(args.p.kv, lane, keys.k_scales[lane], keys.v_scales[lane]);
+    }
   }
 
   __device__ __forceinline__ void wait_for_oldest() const {
@@ -141,14 +142,6 @@ struct DecodeMmaCopies {
   }
 
  private:
-  // Stores the scales of the stage that was filled last; all lanes see them afterwards.
-  __device__ __forceinline__ void store_scales() {
-    if (waiting == nullptr) return;
-    if (lane < kKeys) pending.store(args.p.kv, lane, waiting->k_blocks, waiting->v_blocks, waiting->k_scales, waiting->v_scales);
-    waiting = nullptr;
-    __syncwarp();
-  }
-
   // With more bytes in flight the memory is slower: measured, 1 to 3 % (docs/tuning/decode.md).
   __device__ __forceinline__ bool has_few_stages() const {
     constexpr int kKeysOfAllWarps = (kHeadDim > 128 ? 1 : 2) * kTileKeys;
@@ -197,12 +190,10 @@ struct DecodeMmaCopies {
       }
     }
     if constexpr (kBlocks) {
-      waiting = &keys;
-      pending.k.clear(), pending.v.clear();
-      if (needed && !bad && lane < kKeys) {
+      if (lane < kKeys) {
+        const bool there = needed && !bad;
         const int offset = logical_slot_of(args, first_key + lane) % args.page_size;
-        pending.k.load(kv.k, static_cast<int>(args.p.head_dim), k_words, page, offset, tile.kv_head);
-        pending.v.load(kv.v, args.v_head_dim, v_words, page, offset, tile.kv_head);
+        keys.copy(args, lane, scale_bytes, there, there ? page : 0, offset, tile.kv_head);
       }
     }
     const bool k_has_scales = scale_per_token<K, V>(kv.k), v_has_scales = scale_per_token<K, V>(kv.v);

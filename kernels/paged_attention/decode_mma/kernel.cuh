@@ -3,10 +3,11 @@
 // work item. At the end of a work item the warps add up their sums. If several blocks have parts of it, the last of them to arrive adds up
 // what all have left in the workspace, in the order of the keys.
 //
-//   copies.cuh     from the cache to the ring
-//   queries.cuh    the rows of q, and which keys they see
-//   sums.cuh       q * k, its weights, times v; the end of a work item
-//   rows.cuh       rows of the cache as operands, for every type of cache
+//   copies.cuh        from the cache to the ring
+//   queries.cuh       the rows of q, and which keys they see
+//   sums.cuh          q * k, its weights, times v; the end of a work item
+//   rows.cuh          rows of the cache as operands, for every type of cache
+//   block_scales.cuh  the scales of block-scaled caches
 //
 // Lane l, g = l / 4, t = l % 4, has these elements of the fragments of mma.m16n8k16:
 //   scores of a column tile: keys g and g + 8, packed rows 2t and 2t + 1
@@ -54,6 +55,10 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
 
   typename Sums::Queries q;
   Sums sums;
+  if constexpr (Copies::kBlocks) {
+    q.block_factor = block_factor_of_all<K>(p.kv.k);
+    sums.block_factor = block_factor_of_all<V>(p.kv.v);
+  }
   int first_range = 0, last_range = 0;  // that have parts of the work item
   const auto find_queries = [&] {
     q.find(args, tile);
@@ -87,7 +92,9 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
 #pragma unroll 1
   for (int64_t at = range.begin; at < range.end; ++at) {
     copies.wait_for_oldest();
+    copies.convert_scales(stage);
     copies.copy_next(stage == 0 ? copies.stages - 1 : stage - 1, [] {});
+    if constexpr (Copies::kBlocks) __syncwarp();
     sums.add(args, tile, q, copies.ring[stage], copies.ring_keys[stage], shared.faulty[parity]);
     if (++stage == copies.stages) stage = 0;
     const bool more = at + 1 < range.end;

@@ -2,7 +2,6 @@
 // decode_mma/kernel.cuh.
 #pragma once
 
-#include <prologue/kernels/paged_attention/decode_mma/block_scales.cuh>
 #include <prologue/kernels/paged_attention/decode_mma/rows.cuh>
 #include <prologue/kernels/paged_attention/decode_tiles.cuh>
 
@@ -22,6 +21,7 @@ struct DecodeMmaQueries {
   VisibleKeys visible[kColumns][2];
   int all_see_from = 0, all_see_to = 0;  // every row sees the positions between these
   int64_t row_at[kColumns];              // where packed row g is in q; -1: there is none
+  float block_factor = 1.0f;             // of the scores; only for block-scaled K
 
   // Finds the rows of the cursor's work item and what they see. It needs nothing that the previous kernels write.
   template <class Cursor>
@@ -66,7 +66,8 @@ struct DecodeMmaQueries {
     const PagedAttentionParams& p = args.p;
     const int t = threadIdx.x % 4;
     float score_scale = args.score_scale;
-    if constexpr (!kIsFloat<K> || !kIsFloat<V>) score_scale *= factor_of_all<K>(p.kv.k, kv_head);
+    if constexpr (!kIsFloat<K> || !kIsFloat<V>)
+      score_scale *= kIsBlocks<K> ? block_factor : shared_scale(p.kv.k.format, p.kv.k.scale, kv_head);
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       const bool exists = row_at[c] >= 0;

@@ -51,6 +51,7 @@ struct DecodeMmaSums {
   float maximum[kColumns][2];
   float sum[kColumns][2];
   float zero_sum[kColumns][2];  // only for zero points of V
+  float block_factor = 1.0f;    // only for block-scaled V
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
@@ -106,12 +107,12 @@ struct DecodeMmaSums {
     for_each(score, [&](float& s, int, int c, int i) { s *= q.row_scale[c][i % 2]; });
     if (args.cap_log2 > 0.0f) for_each(score, [&](float& s, int, int, int) { s = capped_roughly(args, s); });
     hide(args, item, q, item.position() + warp * kKeys, keys.missing, score, faulty);
-    raise_maximum(score, log_scale);
+    raise_maximum(score, log_scale, v_has_scales);
     for_each(score, [&](float& s, int group, int c, int i) {
       const float weight = weight_of(s, maximum[c][i % 2]);
       sum[c][i % 2] += weight;
       s = weight;
-      if constexpr (!kIsFloat<V>) {
+      if constexpr (!kIsFloat<V> && !kIsBlocks<V>) {
         if (weight != 0.0f) s = weight * value_scale[group][i / 2];  // hidden ones may have any scale
       }
       // The weight that multiplies the codes is used here too: what its rounding changes is the whole element.
@@ -120,6 +121,9 @@ struct DecodeMmaSums {
         if (weight != 0.0f) zero_sum[c][i % 2] = fmaf(rounded, zero_point[group][i / 2], zero_sum[c][i % 2]);
       }
     });
+    if (kIsBlocks<V> && v_has_scales) {  // finite ones
+      for_each(score, [&](float& s, int group, int, int i) { s *= value_scale[group][i / 2]; });
+    }
     multiply_values(score, stage, keys);
   }
 
@@ -135,7 +139,8 @@ struct DecodeMmaSums {
     const int num_packed = min(kRows, item.num_packed(args) - item.first_packed());  // of this work item
     const bool whole = first_range == last_range;
     float value_scale = 1.0f;
-    if constexpr (kScaled) value_scale = factor_of_all<V>(args.p.kv.v, item.kv_head);
+    if constexpr (kScaled)
+      value_scale = kIsBlocks<V> ? block_factor : shared_scale(args.p.kv.v.format, args.p.kv.v.scale, item.kv_head);
     const int part =
         (part_of(first_range, static_cast<int>(blockIdx.y)) * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x)) * kRows;
 #pragma unroll
@@ -318,21 +323,21 @@ struct DecodeMmaSums {
   }
 
   // If there are larger scores, all sums are divided by what the maximum grows by.
-  __device__ __forceinline__ void raise_maximum(Scores& score, [[maybe_unused]] const float (&log_scale)[kGroups][2]) {
+  __device__ __forceinline__ void raise_maximum(Scores& score, [[maybe_unused]] const float (&log_scale)[kGroups][2],
+                                                bool v_has_scales) {
     float new_maximum[kColumns][2];
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) new_maximum[c][i] = maximum[c][i];
     }
-    for_each(score, [&](float& s, int group, int c, int i) {
-      float& most = new_maximum[c][i % 2];
-      if constexpr (kIsFloat<V>) {
-        most = fmaxf(most, s);
-      } else {
-        most = fmaxf(most, s + log_scale[group][i / 2]);
-      }
-    });
+    if (kIsFloat<V> || (kIsBlocks<V> && !v_has_scales)) {
+      for_each(score, [&](float& s, int, int c, int i) { new_maximum[c][i % 2] = fmaxf(new_maximum[c][i % 2], s); });
+    } else {
+      for_each(score, [&](float& s, int group, int c, int i) {
+        new_maximum[c][i % 2] = fmaxf(new_maximum[c][i % 2], s + log_scale[group][i / 2]);
+      });
+    }
     bool larger = false;
 #pragma unroll
     for (int c = 0; c < kColumns; ++c)
