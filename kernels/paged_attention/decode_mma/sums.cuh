@@ -121,8 +121,8 @@ struct DecodeMmaSums {
         if (weight != 0.0f) zero_sum[c][i % 2] = fmaf(rounded, zero_point[group][i / 2], zero_sum[c][i % 2]);
       }
     });
-    if (kIsBlocks<V> && v_has_scales) {  // finite ones
-      for_each(score, [&](float& s, int group, int, int i) { s *= value_scale[group][i / 2]; });
+    if constexpr (kIsBlocks<V>) {  // finite ones
+      if (v_has_scales) for_each(score, [&](float& s, int group, int, int i) { s *= value_scale[group][i / 2]; });
     }
     multiply_values(score, stage, keys);
   }
