@@ -44,10 +44,10 @@ int64_t tokens_of_group(const int64_t (&heads)[3], int64_t rows_of_block) {
   int64_t best = 1, best_blocks = 0;
   for (int64_t tokens = 1; tokens <= 16; tokens *= 2) {
     int64_t blocks = 0;
-    bool exact = true;  // row_of_group()
+    bool exact = true;
     for (const int64_t of_token : heads) {
       blocks += divide_up(of_token * tokens, rows_of_block);
-      exact = exact && (of_token * tokens + rows_of_block) * of_token < int64_t{1} << 16;
+      exact = exact && groups_exactly(tokens, of_token, rows_of_block);
     }
     if (tokens > 1 && (!exact || blocks * best >= best_blocks * tokens)) continue;
     best = tokens, best_blocks = blocks;
@@ -56,12 +56,11 @@ int64_t tokens_of_group(const int64_t (&heads)[3], int64_t rows_of_block) {
 }
 
 TokenGroup group_of(const int64_t (&heads)[3], int64_t rows_of_block, int64_t num_tokens) {
-  const auto inverse = [](int64_t count) { return static_cast<uint32_t>(divide_up(int64_t{1} << 16, std::max<int64_t>(count, 1))); };
   TokenGroup group;
   group.tokens = static_cast<uint32_t>(tokens_of_group(heads, rows_of_block));
   group.num_tokens = static_cast<uint32_t>(num_tokens);
-  group.inverse_q_heads = inverse(heads[0]);
-  group.inverse_kv_heads = inverse(std::max(heads[1], heads[2]));
+  group.inverse_q_heads = inverse_of_heads(heads[0]);
+  group.inverse_kv_heads = inverse_of_heads(std::max(heads[1], heads[2]));
   return group;
 }
 
@@ -124,7 +123,8 @@ Status launch_described(const DescribedInstance& instance, const AttentionProlog
   DescribedArgs args;
   fill(p, args);
   const RowsOfThreads threads = {size.threads, size.units, false, groups_tokens(size, instance.facts)};
-  LaunchShape shape = shape_of(threads, true, normed_over_token(p), padded_lanes(units_of_all(p, size.vector)), p.num_tokens, args);
+  LaunchShape shape =
+      shape_of(threads, true, normed_over_token(p), padded_lanes(units_of_all(p, size.vector)), p.num_tokens, args);
   const Overlap overlap(shape);
   return launch_described(instance.kernel, instance.facts, shape, stream, args);
 }
@@ -316,7 +316,8 @@ std::vector<std::string> attention_prologue_instances() {
   for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
     for (const Family& family : families_of(type)) {
       if (family.general != nullptr) names.push_back(family_name(family));
-      for (const Instance& instance : family.instances) names.push_back(instance_name(family_name(family), instance, instance.groups));
+      for (const Instance& instance : family.instances)
+        names.push_back(instance_name(family_name(family), instance, instance.groups));
     }
   }
   return names;

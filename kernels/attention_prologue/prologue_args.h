@@ -44,17 +44,32 @@ PROLOGUE_HOST_DEVICE TensorHead head_of_row(const Tensor (&tensors)[3], int row)
 // Says how the heads of a tensor lie in the blocks of kernels with kTokenGroups: blockIdx.x is a group of so many tokens, whose heads of a tensor are
 // rows one after another. So blocks are full where a token has few heads.
 struct TokenGroup {
-  uint32_t tokens = 0;      // 0: other kernels
-  uint32_t num_tokens = 0;  // of the call
+  uint32_t tokens = 0;           // 0: other kernels
+  uint32_t num_tokens = 0;       // of the call
   uint32_t inverse_q_heads = 0;  // 2^16 / heads, rounded up
   uint32_t inverse_kv_heads = 0;
 };
 
-// Returns the token and head of a row of a group of tokens, all of which have `heads` heads. The token may be one behind the group.
 struct GroupRow {
   uint32_t token;
   uint32_t head;
 };
+
+// So many heads of a tensor, and rows of a block, may a kernel with groups have: then a group of one token is exact.
+inline constexpr int64_t kMaxHeadsOfGroup = 192;
+inline constexpr int64_t kMaxRowsOfGroup = 64;
+
+// Returns what row_of_group() multiplies by to divide by a number of heads.
+constexpr uint32_t inverse_of_heads(int64_t heads) {
+  return heads < 1 ? 0 : static_cast<uint32_t>(((int64_t{1} << 16) + heads - 1) / heads);
+}
+
+// Returns true if row_of_group() is exact for all rows of a group of so many tokens, and of the block that has the last of them.
+constexpr bool groups_exactly(int64_t tokens, int64_t heads, int64_t rows_of_block) {
+  return (heads * tokens + rows_of_block) * heads < int64_t{1} << 16;
+}
+
+// Returns the token and head of a row of a group of tokens with so many heads each. Rows behind the group are of a token behind it.
 PROLOGUE_HOST_DEVICE inline GroupRow row_of_group(uint32_t row, uint32_t heads, uint32_t inverse_heads) {
   const uint32_t token = row * inverse_heads >> 16;
   return {token, row - token * heads};

@@ -174,7 +174,7 @@ int64_t units_of_all(const AttentionPrologueParams& p, int64_t vector) {
 bool has_few_heads(const AttentionPrologueParams& p) {
   constexpr int64_t kFewChannels = 24 * 128;
   const int64_t heads = p.num_q_heads + p.num_kv_heads * ((has_k(p) ? 1 : 0) + (has_v(p) ? 1 : 0));
-  return heads * p.head_dim <= kFewChannels;
+  return heads * p.head_dim <= kFewChannels && std::max(p.num_q_heads, p.num_kv_heads) <= kMaxHeadsOfGroup;
 }
 
 bool packs_whole_vectors(const PagedHeads& side, int64_t vector) {

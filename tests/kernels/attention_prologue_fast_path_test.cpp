@@ -6,6 +6,7 @@
 #include <string>
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
+#include <prologue/kernels/attention_prologue/prologue_args.h>
 #include <prologue/kernels/base/gpu.h>
 #ifdef PROLOGUE_HAS_CUDA
 #include <prologue/kernels/attention_prologue/instances.h>
@@ -260,6 +261,23 @@ TEST_F(FastPath, TheExamplesAreLean) {
   const auto small_heads = [](AttentionPrologueParams& p) { set_head_dim(p, 64); };
   EXPECT_EQ(kernel_with(DType::f32, {small_heads}), "lean");
   EXPECT_EQ(kernel_with(DType::bf16, {small_heads, norm, lengths_after}), "lean");
+}
+
+// A block has several tokens of few heads, whose rows are divided by the number of heads.
+TEST(TokenGroups, RowsAreDividedExactly) {
+  for (int64_t heads = 1; heads <= cuda::kMaxHeadsOfGroup; ++heads) {
+    for (int64_t tokens = 1; tokens <= 16; tokens *= 2) {
+      const bool exact = cuda::groups_exactly(tokens, heads, cuda::kMaxRowsOfGroup);
+      ASSERT_TRUE(exact || tokens > 1) << heads;
+      if (!exact) continue;
+      for (int64_t row = 0; row < heads * tokens + cuda::kMaxRowsOfGroup; ++row) {
+        const cuda::GroupRow got =
+            cuda::row_of_group(static_cast<uint32_t>(row), static_cast<uint32_t>(heads), cuda::inverse_of_heads(heads));
+        ASSERT_EQ(got.token, row / heads) << row << " of " << heads;
+        ASSERT_EQ(got.head, row % heads) << row << " of " << heads;
+      }
+    }
+  }
 }
 
 }  // namespace

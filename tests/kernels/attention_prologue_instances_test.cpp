@@ -313,7 +313,7 @@ TEST(PrologueSizes, OfRealModels_cuda) {
       {24, 8, "q", "norm", 3000},        {40, 8, "q", "norm", 5000},         {64, 8, "no_v", "norm", 7000},
       {40, 8, "no_v", "all_steps", 513}, {32, 8, "no_v", "all_steps", 3000}, {24, 8, "q", "all_steps", 3000},
       {32, 8, "k", "norm_given", 5000},  {32, 8, "no_k", "bias", 7000},      {24, 3, "no_v", "bias_interleaved", 7000},
-      {8, 1, "all", "plain", 3001},          {8, 1, "all", "norm", 3001},        {7, 1, "no_v", "norm", 2003},
+      {8, 1, "all", "plain", 3001},      {8, 1, "all", "norm", 3001},        {7, 1, "no_v", "norm", 2003},
   };
   for (const Size& size : kSizes) {
     const auto call =

@@ -20,8 +20,8 @@ const std::vector<double>& code_values(Quantized type) {
     for (int i = 0; i <= limit; ++i) values.push_back(i);
     return values;
   };
-  static const std::vector<double> tables[] = {fp8(3, 7, 127), fp8(2, 15, 124), integers(127), integers(7), integers(15),
-                                              fp8(1, 1, 8)};
+  static const std::vector<double> tables[] = {fp8(3, 7, 127), fp8(2, 15, 124), integers(127),
+                                               integers(7),    integers(15),    fp8(1, 1, 8)};
   return tables[static_cast<int>(type)];
 }
 

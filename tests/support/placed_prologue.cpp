@@ -408,7 +408,8 @@ void PlacedPrologue<T>::place_cache() {
     cache.v.scale = arena_.input(data_.v_scale);
   }
   if (is_block_scaled(cache.k.format)) {
-    const int64_t h = c.num_kv_heads, channels = block_channels(cache.k.format), of_k = c.head_dim / channels, of_v = c.v_width() / channels;
+    const int64_t h = c.num_kv_heads, channels = block_channels(cache.k.format), of_k = c.head_dim / channels,
+                  of_v = c.v_width() / channels;
     cache.k.scale_strides = {c.page_size * h * of_k, h * of_k, of_k};
     cache.v.scale_strides = {c.page_size * (h + 1) * of_v + 3, of_v, c.page_size * of_v};
     cache.k.block_scale = add_output<uint8_t>(data_.num_pages * c.page_size * h * of_k, 0, "K block scales");

@@ -525,7 +525,8 @@ std::vector<PrologueCase> make_feature_cases() {
     });
   }
 
-  for (const auto& [type, scaling] : {std::pair{DType::fp8_e4m3, KvScaling::mx}, {DType::fp4_e2m1, KvScaling::mx}, {DType::fp4_e2m1, KvScaling::nv}}) {
+  for (const auto& [type, scaling] :
+       {std::pair{DType::fp8_e4m3, KvScaling::mx}, {DType::fp4_e2m1, KvScaling::mx}, {DType::fp4_e2m1, KvScaling::nv}}) {
     const auto stored = [&, kv = type, how = scaling](const auto& change) {
       add([&](PrologueCase& c) { c.kv_type = kv, c.scaling = how, c.head_dim = c.rotary_dim = 64, change(c); });
     };

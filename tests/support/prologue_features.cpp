@@ -65,7 +65,8 @@ void add_inputs(FeatureList& f) {
   f.add("K alone", [](PrologueCase& c) { c.num_q_heads = 0, c.with_v = false; });
   f.add("V alone", [](PrologueCase& c) { c.num_q_heads = 0, c.with_k = false; });
   f.add("V taken from K", [](PrologueCase& c) { c.v_is_k = true; });
-  f.row("VFromK", "norm of q, k and v, V from K", "V taken from K, of packed q and k too, each with steps of its own (Gemma 4: a norm of V)");
+  f.row("VFromK", "norm of q, k and v, V from K",
+        "V taken from K, of packed q and k too, each with steps of its own (Gemma 4: a norm of V)");
   for (const bool packed : {false, true}) {
     const auto taken = [&](const char* label, const auto& change) {
       f.add(str_cat(label, packed ? " (q and k packed)" : " (separate)"),
@@ -102,11 +103,13 @@ void add_norms(FeatureList& f) {
       f.add(str_cat(label, " ", where), [&](PrologueCase& c) { c.norm = placement, change(c); });
     }
   };
-  f.row("RmsNorm", "norm", "RMS norm of Q and K over the head, before or after the rotation; weight none, w, 1 + w; one or one per head");
+  f.row("RmsNorm", "norm",
+        "RMS norm of Q and K over the head, before or after the rotation; weight none, w, 1 + w; one or one per head");
   both("no weight", [](PrologueCase& c) { c.weights = Weights::none; });
   both("1 + w", [](PrologueCase& c) { c.weights = Weights::shared, c.weight_offset = 1.0f; });
   both("a weight per head", [](PrologueCase& c) { c.weights = Weights::per_head, c.eps = 0.3f; });
-  f.row("NormsOfTheirOwn", "norm of q alone", "A norm of Q or of K alone, or norms that differ in placement, kind, scope, eps or offset");
+  f.row("NormsOfTheirOwn", "norm of q alone",
+        "A norm of Q or of K alone, or norms that differ in placement, kind, scope, eps or offset");
   f.add("Q alone", [](PrologueCase& c) { c.norm = NormPlacement::before_rope, c.k_norm.emplace(); });
   both("K alone", [](PrologueCase& c) { c.k_norm = c.norm_of_q(), c.norm = NormPlacement::none; });
   both("another kind", [](PrologueCase& c) { c.k_norm = c.norm_of_q(), c.k_norm->kind = NormKind::layer; });
@@ -158,13 +161,15 @@ void add_rotations(FeatureList& f) {
   }
   both("two arrays", [](PrologueCase& c) { c.rope_apart = true, c.rope_holes = 4; });
   both("one array with wider rows", [](PrologueCase& c) { c.rope_holes = 64; });
-  f.row("Blocks", "blocks of 2-D pairs", "Pairs inside each of two to four blocks of the rotated channels (2-D positions of vision models)");
+  f.row("Blocks", "blocks of 2-D pairs",
+        "Pairs inside each of two to four blocks of the rotated channels (2-D positions of vision models)");
   for (const int64_t blocks : {2, 3, 4}) {
     both(str_cat(blocks, " blocks"), [&](PrologueCase& c) { c.num_blocks = blocks, c.rotary_dim = 48; });
     both(str_cat(blocks, " blocks with an axis each"),
          [&](PrologueCase& c) { c.num_blocks = c.num_axes = blocks, c.block_axes = true, c.head_dim = c.rotary_dim = 96; });
   }
-  f.row("RopeApart", "rope apart, 64 of 128", "The rotated channels of Q and K in arrays of their own, K's also as one head for all (MLA)");
+  f.row("RopeApart", "rope apart, 64 of 128",
+        "The rotated channels of Q and K in arrays of their own, K's also as one head for all (MLA)");
   for (const int64_t offset : {0, 128}) {
     both("Q and K apart", [&](PrologueCase& c) {
       c.head_dim = 192, c.rotary_dim = 64, c.rotary_offset = offset, c.v_head_dim = 128;
@@ -175,7 +180,8 @@ void add_rotations(FeatureList& f) {
   for (const int64_t axes : {2, 3, 4}) {
     both(str_cat(axes, " axes"), [&](PrologueCase& c) { c.num_axes = axes, c.interleaved_axes = axes == 3; });
   }
-  f.row("PastTable", "identity past the table", "Positions past the table: zero rows, recorded or not, or rows that are not rotated");
+  f.row("PastTable", "identity past the table",
+        "Positions past the table: zero rows, recorded or not, or rows that are not rotated");
   constexpr const char* kPolicies[] = {"record", "zero", "identity"};
   for (const PastTable past_table : {PastTable::record, PastTable::zero, PastTable::identity}) {
     both(kPolicies[static_cast<int>(past_table)],
@@ -216,7 +222,8 @@ void add_groups(FeatureList& f) {
   f.add("norm and rotation", [](PrologueCase& c) { c.groups = minimax_indexer(), c.derive_positions = c.derive_slots = true; });
   f.add("norm and rotation, pages of another size",
         [](PrologueCase& c) { c.groups = minimax_indexer(), c.groups[1].page_size = 3, c.kv_type = DType::bf16; });
-  f.row("Gate", "gate", "A gate packed behind each head of Q (Qwen3-Next, Qwen3.5), or per head behind V; as it is or its sigmoid");
+  f.row("Gate", "gate",
+        "A gate packed behind each head of Q (Qwen3-Next, Qwen3.5), or per head behind V; as it is or its sigmoid");
   for (const bool sigmoid : {false, true}) {
     f.add(sigmoid ? "sigmoid of packed rows" : "packed rows", [&](PrologueCase& c) {
       c.groups = {gate_of_heads(c)}, c.groups[0].sigmoid = sigmoid, c.norm = NormPlacement::before_rope;
@@ -299,7 +306,8 @@ void add_stores(FeatureList& f) {
   stores(DType::uint4, {kComputed});
   f.row("BlockScaledCaches", "NVFP4", "Cache in MXFP8, MXFP4, NVFP4: blocks of 32 or 16 channels with a scale each",
         kMeasuredBlocks);
-  for (const auto& [name, type, scaling] : {std::tuple{"MXFP8", DType::fp8_e4m3, KvScaling::mx}, {"MXFP4", DType::fp4_e2m1, KvScaling::mx},
+  for (const auto& [name, type, scaling] : {std::tuple{"MXFP8", DType::fp8_e4m3, KvScaling::mx},
+                                            {"MXFP4", DType::fp4_e2m1, KvScaling::mx},
                                             {"NVFP4", DType::fp4_e2m1, KvScaling::nv}}) {
     const auto stored = [&, kv = type, how = scaling](const std::string& what, const auto& change) {
       f.add(what, [&](PrologueCase& c) { c.kv_type = kv, c.scaling = how, change(c); });

@@ -69,7 +69,7 @@ class Comparison {
 
  private:
   // Sums of few short numbers that an attention factor such as 0.8 multiplied lie beside boundaries of the rounding, not anywhere.
-  static bool sums_short_numbers(const PrologueCase& c) { 
+  static bool sums_short_numbers(const PrologueCase& c) {
     return (c.hadamard_block != 0 || c.v_hadamard_block != 0) && c.attention_factor != 1.0f;
   }
   bool nearly_all_round_once() const {
@@ -247,7 +247,8 @@ class Comparison {
         if (!mx) return oracle::nearest_value(magnitude / 6.0 / tensor_scale, oracle::Quantized::e4m3);
         return magnitude > 0.0 ? std::max(0.0, 127.0 + std::ilogb(magnitude) - (packed ? 2 : 8)) : 0.0;
       };
-      const double low_scale = code_of(std::max(0.0, (largest - error) * (1.0 - 0x1p-22))), high_scale = code_of((largest + error) * (1.0 + 0x1p-22));
+      const double low_scale = code_of(std::max(0.0, (largest - error) * (1.0 - 0x1p-22))),
+                   high_scale = code_of((largest + error) * (1.0 + 0x1p-22));
       const double got_scale = mx ? code : oracle::value_of_code(code, oracle::Quantized::e4m3);
       if (!(got_scale >= low_scale && got_scale <= high_scale)) {
         ADD_FAILURE() << side.name << " of token " << token << ", block " << block << ": the scale is " << got_scale << ", not "
@@ -262,8 +263,8 @@ class Comparison {
         const double low = factor == 0.0 ? 0.0 : oracle::nearest_value((want[i].value - near) / factor, type);
         const double high = factor == 0.0 ? 0.0 : oracle::nearest_value((want[i].value + near) / factor, type);
         if (got >= low && got <= high) continue;
-        ADD_FAILURE() << side.name << " of token " << token << ", channel " << i << ": got " << got << " * " << factor << ", want "
-                      << want[i].value << ", that is " << low << ".." << high;
+        ADD_FAILURE() << side.name << " of token " << token << ", channel " << i << ": got " << got << " * " << factor
+                      << ", want " << want[i].value << ", that is " << low << ".." << high;
         return;
       }
     }

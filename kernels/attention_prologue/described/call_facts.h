@@ -50,8 +50,8 @@ struct CallFacts {
   int32_t has_pair_axis = 0;
   int32_t inverse = 0;
   PastTable past_table = PastTable::record;
-  int32_t rounds = 0;  // after each step
-  int32_t few_heads = 0;  // and nothing keeps several tokens from sharing a block
+  int32_t rounds = 0;         // after each step
+  int32_t few_heads = 0;      // and nothing keeps several tokens from sharing a block
   int32_t token_threads = 0;  // of a block, where a norm is over all heads of a token
   PositionScale by_position = PositionScale::none;
   // Arrays that the call has not are unset.
@@ -121,7 +121,8 @@ PROLOGUE_HOST_DEVICE constexpr bool has_blocks(const CallFacts& facts) {
 PROLOGUE_HOST_DEVICE constexpr bool has_whole_blocks(const CallFacts& facts, int vector) {
   for (const HeadFacts& head : facts.heads) {
     const int channels = static_cast<int>(block_channels({head.store, head.block_scaling}));
-    if (head.scale_from == ScaleFrom::blocks && (head.width / 2 % channels != 0 || vector < 2 || channels % vector != 0)) return false;
+    if (head.scale_from == ScaleFrom::blocks && (head.width / 2 % channels != 0 || vector < 2 || channels % vector != 0))
+      return false;
   }
   return true;
 }

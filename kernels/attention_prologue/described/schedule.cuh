@@ -434,7 +434,8 @@ struct DescribedStore {
         uint32_t largest = 0;
 #pragma unroll
         for (int i = 0; i < V; ++i) largest = max(largest, magnitude_bits(x[i]));
-        for (int apart = 1; apart < lanes_of_block; apart *= 2) largest = max(largest, __shfl_xor_sync(kWholeWarp, largest, apart));
+        for (int apart = 1; apart < lanes_of_block; apart *= 2)
+          largest = max(largest, __shfl_xor_sync(kWholeWarp, largest, apart));
         const BlockScale scale = block_scale_of(zero ? 0 : largest, format, tensor_scale);
         const bool nothing = zero || scale.reciprocal == 0.0f;
 #pragma unroll
@@ -443,7 +444,8 @@ struct DescribedStore {
         uint8_t* const scales = of.tensor.block_scale + wide_product(of.tensor.scale_page, page) +
                                 (of.first + static_cast<uint32_t>(first + n)) * of.tensor.scale_head;
         const int block = (half == 0 ? of.place.a : of.place.b) / channels;
-        scales[block_scale_offset(head.block_scale_layout, of.tensor.scale_token, offset, block, head.width / channels)] = scale.code;
+        scales[block_scale_offset(head.block_scale_layout, of.tensor.scale_token, offset, block, head.width / channels)] =
+            scale.code;
       }
       if (!stores(first + n)) continue;
       if (head.store == DType::fp8_e4m3) {

@@ -27,7 +27,10 @@ Family all_sizes(DType type) {
       list.push_back(instance<T, kNarrow, 1, kEvictFirstLoads, kFeatures>(kShort ? 32 : 16, kShort ? 256 : 128));
     }
     list.push_back(instance<T, 8, 1, kNoHints, kFeatures>(kAxesAndStep && kNormed ? 256 : 64, 64));
-    if constexpr (kFewHeads) list.push_back(instance<T, 8, 1, kEvictFirstLoads | kEvictFirstStores | kTokenGroups, kFeatures>(kAnyTokens, 64));
+    if constexpr (kFewHeads) {
+      list.push_back(
+          instance<T, 8, 1, kEvictFirstLoads | kEvictFirstStores | kTokenGroups, kFeatures>(kAnyTokens, kMaxRowsOfGroup));
+    }
     if constexpr (!(kAxesAndStep && kNormed)) {
       list.push_back(instance<T, 8, 1, kEvictFirstLoads | kEvictFirstStores, kFeatures>(kEarlyTwoHeads ? 2048 : 6144, 64));
     }
