@@ -1393,6 +1393,8 @@ PROLOGUE_C_API prologue_status prologue_mla_prologue(
 //     decode   rounds the product of probability and scale to float16, relative to the largest product of the row so far, and keeps
 //              the codes as they are. (q becomes float16, times a power of two for each row that lets its largest element fill
 //              float16: what bfloat16 has beyond that is 2^-38 of it.) Scales of V below 2^-90 may count as 0.
+//   Over a block-scaled cache decode in 16-bit types uses tensor cores if K and V are both MXFP8, or each MXFP4 or NVFP4. Weights are rounded
+//   as over codes with scales of tokens; a block whose scale is below 2^-15 of the largest of its head may lose digits (docs/numerics.md).
 //   Zero points are applied to sums where that saves work. On the CPU an element is code * scale + zero point, rounded once to
 //   float32. On CUDA decode, and prefill with tensor cores, take a score as <q, codes> * scale of K + zero point of K * sum(q):
 //   the first product is rounded, then one fused multiply-add; sum(q) is float32, once for each row. Decode takes

@@ -118,8 +118,8 @@ TEST_F(Compile, AKernelThatIsMadeForACallHasNothingElse) {
   for (size_t call = 0; call < calls.size(); ++call) {
     const std::vector<DescribedSize> sizes = described_sizes(DType::bf16, calls[call], 8);
     for (size_t size = 0; size < sizes.size(); ++size) {
-      // The last size of each call has the most code; of the others a quarter is made, as each takes 0.6 s.
-      if (size + 1 < sizes.size() && (call + size) % 4 != 0 && !test::tests_all_combinations()) continue;
+      // The last size of each call has the most code; of the others one is made, as each takes seconds.
+      if (size + 1 < sizes.size() && call + size > 0 && !test::tests_all_combinations()) continue;
       const KernelSource source = {"#include <prologue/kernels/attention_prologue/described/schedule.cuh>",
                                    described_name(DType::bf16, calls[call], sizes[size])};
       const Result<CompiledKernel> kernel = compile_to_cubin(source, "sm_90a");
