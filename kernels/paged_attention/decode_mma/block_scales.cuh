@@ -17,7 +17,8 @@ namespace prologue::cuda {
 // Whether a side has a float32 in the ring for each key, 2^r.
 template <class C, bool kIsKey>
 __device__ __forceinline__ bool has_largest_scales(const PagedHeads& side) {
-  return kIsBlocks<C> && !(kIsKey && std::is_same_v<C, BlockFp8>)&&side.format.scaling == KvScaling::mx;
+  constexpr bool kMultipliesScores = kIsKey && std::is_same_v<C, BlockFp8>;
+  return kIsBlocks<C> && !kMultipliesScores && side.format.scaling == KvScaling::mx;
 }
 
 // Returns what sums of products of the codes are multiplied by at the end. Codes of e2m1 are multiplied as 2^-14 times as much.
@@ -104,7 +105,8 @@ __device__ __forceinline__ void relative_pairs(const BlockScaleCodes<kBlocks>& c
                                                float& largest_scale) {
   constexpr bool kFp4 = std::is_same_v<C, BlockFp4>;
   constexpr int kShift = kFp4 ? 15 : 0;  // a code of e2m1 is at most 6 * 2^-14: the product fits float16
-  const uint32_t largest = codes.template largest < kFp4 ? kBlocks / 2 : kBlocks, kNan > ();
+  constexpr int kStored = kFp4 ? kBlocks / 2 : kBlocks;
+  const uint32_t largest = codes.template largest<kStored, kNan>();
 #pragma unroll
   for (int n = 0; n < kBlocks / 2; ++n) {
     const float first = codes.template relative<kNan>(kFp4 ? n : 2 * n, largest, kShift);

@@ -39,7 +39,8 @@ struct DecodeMmaKeys : StageBlockScales<K, V, kHeadDim, kKeys> {
 // Whether the tokens of a side have scales of their own.
 template <class K, class V>
 __device__ __forceinline__ bool scale_per_token(const PagedHeads& side) {
-  return (!kIsFloat<K> || !kIsFloat<V>)&&!kIsBlocks<K> && side.format.scaling == KvScaling::token_head;
+  constexpr bool kHasCodes = !kIsFloat<K> || !kIsFloat<V>;
+  return kHasCodes && !kIsBlocks<K> && side.format.scaling == KvScaling::token_head;
 }
 
 // A lane copies the same chunk of several rows, and knows the page of key lane % kKeys of the tile that is copied next. If 16 keys are
