@@ -21,14 +21,11 @@ namespace prologue::test {
 
 namespace {
 
-constexpr char kMeasured[] = "benchmarks/results/2026-11-29-h200-planned.json";
-constexpr char kMeasuredBlocks[] = "benchmarks/results/2026-11-29-h200-few-heads.json";
+constexpr char kMeasured[] = "benchmarks/results/2026-11-29-h200-overlapped-plans.json";
 
 class FeatureList {
  public:
-  void row(const char* name, const char* measured, const char* text, const char* results = kMeasured) {
-    list_.push_back({name, measured, results, text, {}});
-  }
+  void row(const char* name, const char* measured, const char* text) { list_.push_back({name, measured, text, {}}); }
   template <class F>
   void add(std::string label, const F& change) {
     PrologueCase c;
@@ -304,8 +301,7 @@ void add_stores(FeatureList& f) {
   for (const DType type : {DType::int8, DType::int4}) stores(type, {kTensor, kHead, kComputed});
   f.row("ZeroPoints", "uint4 computed", "Cache in uint4; scale and zero point computed per token and head");
   stores(DType::uint4, {kComputed});
-  f.row("BlockScaledCaches", "NVFP4", "Cache in MXFP8, MXFP4, NVFP4: blocks of 32 or 16 channels with a scale each",
-        kMeasuredBlocks);
+  f.row("BlockScaledCaches", "NVFP4", "Cache in MXFP8, MXFP4, NVFP4: blocks of 32 or 16 channels with a scale each");
   for (const auto& [name, type, scaling] : {std::tuple{"MXFP8", DType::fp8_e4m3, KvScaling::mx},
                                             {"MXFP4", DType::fp4_e2m1, KvScaling::mx},
                                             {"NVFP4", DType::fp4_e2m1, KvScaling::nv}}) {
@@ -422,9 +418,9 @@ std::string times_of(const std::string& results, const char* row) {
 
 std::string prologue_feature_table() {
   std::string table = "| feature | float16, bfloat16 | float32 | us | test |\n| --- | --- | --- | --- | --- |\n";
+  std::stringstream results;
+  results << std::ifstream(source_path(kMeasured)).rdbuf();
   for (const PrologueFeature& feature : prologue_features()) {
-    std::stringstream results;
-    results << std::ifstream(source_path(feature.results)).rdbuf();
     const std::string of_16_bits = kernels_of(feature, DType::bf16);
     EXPECT_EQ(kernels_of(feature, DType::f16), of_16_bits) << feature.name << ": the table has one column for both types";
     table += str_cat("| ", feature.text, " | ", of_16_bits, " | ", kernels_of(feature, DType::f32), " | ",

@@ -13,7 +13,6 @@ namespace prologue::test {
 struct PrologueFeature {
   const char* name;                                         // of the test
   const char* measured;                                     // the row of bench_attention_prologue that has it
-  const char* results;                                      // the file with its times
   const char* text;                                         // on the page
   std::vector<std::pair<std::string, PrologueCase>> cases;  // with what the page calls them; those of one name run in one kernel
 };
