@@ -131,9 +131,8 @@ Result<std::unique_ptr<Engine>> Engine::make(const EngineOptions& options) {
   const Execution& execution = engine->execution_;
   PROLOGUE_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(options.model_path));
   const Checkpoint& file = *checkpoint;
-  PROLOGUE_ASSIGN_OR_RETURN(engine->model_,
-                            load_model(file, *engine->options_.dtype, execution, options.on_load,
-                                       {options.hadamard_block, options.v_hadamard_block, execution.device == Device::cpu && !options.dtype}));
+  PROLOGUE_ASSIGN_OR_RETURN(engine->model_, load_model(file, *engine->options_.dtype, execution, options.on_load,
+                                                       {options.hadamard_block, options.v_hadamard_block, !options.dtype}));
   PROLOGUE_ASSIGN_OR_RETURN(TokenizerData data, read_tokenizer(file));
   auto tokenizer = Tokenizer::create(std::move(data));
   if (!tokenizer.ok()) return error_status(tokenizer.status().code(), file.path(), ": ", tokenizer.status().message());

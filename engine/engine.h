@@ -30,8 +30,8 @@ namespace prologue {
 struct EngineOptions {
   std::string model_path;        // for load()
   std::optional<Device> device;  // none: a usable GPU if there is one, else the CPU
-  // Weights and activations have this type. None: bfloat16 on CUDA; on the CPU float32, and matrices that are quantised in the file stay
-  // so.
+  // Weights and activations have this type. None: activations are bfloat16 on CUDA and float32 on the CPU, and so are weights, but
+  // matrices that are quantised in the file stay so.
   std::optional<DType> dtype;
   KvFormat kv_format = {};  // of the KV cache, with computed scales (computed_format, kv_format_of); unset: dtype
   KvFormat v_format = {};   // of V in the KV cache; unset: that of K
@@ -135,6 +135,9 @@ class Engine {
   DType dtype() const { return model_.dtype; }
   // Returns the formats of the matrices that are kept quantised, or an empty list if there are none.
   const std::vector<WeightFormat>& weight_formats() const { return model_.weight_formats; }
+  // Returns how the matrices are held, for programs to print: "q4_k and q6_k", "bfloat16".
+  const std::string& weight_types() const { return model_.weight_types; }
+  int64_t weight_bytes() const { return model_.weight_bytes; }  // of all weights, on the device
   KvFormat k_format() const {  // of the KV cache
     return options_.kv_format.type == DType::unset ? KvFormat{model_.dtype, KvScaling::none} : options_.kv_format;
   }

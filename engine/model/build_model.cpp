@@ -1,5 +1,5 @@
 // Builds the graph of a model over its weights. It is built twice: first over weights that are not there, which tells which tensors the
-// model needs, so that everything that is wrong with them is found before the first is read.
+// model needs, and how much memory, so that everything that is wrong with them is found before the first is read.
 #include <algorithm>
 #include <utility>
 
@@ -28,7 +28,7 @@ class ModelBuilder {
   Weight matrix(const std::string& module, int64_t rows, int64_t cols);
   Weight vector(const std::string& name, int64_t size, float add = 0.0f);
   Weight bias(const std::string& module, int64_t size);
-  Weight stacked(const std::vector<Part>& parts, int64_t cols);
+  Weight stacked(const std::vector<Part>& parts, int64_t cols, const WeightOptions& options = {});
   std::optional<Norm> norm(const std::string& module);
   std::string name(const std::string& pattern) const { return with_number(pattern, layer_); }
 
@@ -59,6 +59,7 @@ Weight ModelBuilder::take(const std::vector<std::pair<std::string, std::vector<i
   if (!status_.ok()) return {};
   if (dry_) {
     for (const auto& [name, shape] : tensors) loader_.expect(name, shape);
+    (void)load();                                // is only measured; what is wrong with the tensors is said by check_expected
     return {this, rows, cols, loader_.dtype()};  // never read
   }
   Result<Weight> weight = load();
@@ -83,14 +84,14 @@ Weight ModelBuilder::bias(const std::string& module, int64_t size) {
 }
 
 // Stacks whole tensors, one after another.
-Weight ModelBuilder::stacked(const std::vector<Part>& parts, int64_t cols) {
+Weight ModelBuilder::stacked(const std::vector<Part>& parts, int64_t cols, const WeightOptions& options) {
   std::vector<std::pair<std::string, std::vector<int64_t>>> tensors;
   int64_t rows = 0;
   for (const Part& part : parts) {
     tensors.push_back({part.name, {part.rows, cols}});
     rows += part.rows;
   }
-  return take(tensors, rows, cols, [&] { return loader_.load_stacked(parts, cols); });
+  return take(tensors, rows, cols, [&] { return loader_.load_stacked(parts, cols, options); });
 }
 
 std::optional<Norm> ModelBuilder::norm(const std::string& pattern) {
@@ -155,8 +156,10 @@ HeadsNorm ModelBuilder::heads_norm(const std::string& pattern, int64_t num_heads
       const TensorInfo* const tensor = loader_.checkpoint().tensor(module + suffix);
       const bool by_head = tensor != nullptr && tensor->shape.size() == 2;
       if (!by_head && spec_.head_norm.scope == NormScope::head) return vector(module + suffix, head_dim);
+      WeightOptions converted;
+      converted.convert = true;
       Weight weight = by_head ? take({{module + suffix, {num_heads, head_dim}}}, num_heads, head_dim,
-                                     [&] { return loader_.load(module + suffix, num_heads, head_dim); })
+                                     [&] { return loader_.load(module + suffix, num_heads, head_dim, converted); })
                               : vector(module + suffix, num_heads * head_dim);
       if (weight) weight.rows = num_heads, weight.cols = head_dim;
       return weight;
@@ -285,8 +288,10 @@ MixtureOfExperts ModelBuilder::experts() {
     gate_up_parts.push_back({with_number(up, e, "{e}"), width});
     down_parts.push_back({with_number(down, e, "{e}"), hidden});
   }
-  moe.experts.up_weight = stacked(gate_up_parts, hidden);
-  moe.experts.down_weight = stacked(down_parts, width);
+  WeightOptions converted;
+  converted.convert = true;
+  moe.experts.up_weight = stacked(gate_up_parts, hidden, converted);
+  moe.experts.down_weight = stacked(down_parts, width, converted);
   return moe;
 }
 
@@ -409,11 +414,17 @@ Result<Model> build_model(const ModelSpec& given, const ModelOptions& options, W
     PROLOGUE_RETURN_IF_ERROR(check_hadamard_block(loader.checkpoint().path().c_str(), what, block, spec.config.head_dim));
   }
   // The tensors are checked first: a graph over tensors of wrong shapes says less.
+  loader.set_measuring(true);
   const Result<Model> described = ModelBuilder(spec, options, loader, true).build();
   PROLOGUE_RETURN_IF_ERROR(loader.check_expected());
   PROLOGUE_RETURN_IF_ERROR(described.status());
+  PROLOGUE_ASSIGN_OR_RETURN(const int64_t available, available_bytes(loader.execution().device));
+  PROLOGUE_RETURN_IF_ERROR(loader.check_memory(available));
+  loader.set_measuring(false);
   PROLOGUE_ASSIGN_OR_RETURN(Model model, ModelBuilder(spec, options, loader, false).build());
   model.weight_formats = loader.formats();
+  model.weight_types = loader.types_text();
+  model.weight_bytes = loader.weight_bytes();
   model.warnings = std::move(warnings);
   for (Buffer& block : loader.take_weights()) model.weights.push_back(std::move(block));
   return model;

@@ -56,22 +56,6 @@ Result<ModelSpec> read_spec(const Checkpoint& checkpoint) {
   return unsupported(checkpoint.path(), ": the architecture is ", in_quotes(name), ": supported are ", names_of(checkpoint.format()));
 }
 
-// Checks, before the first weight is read, that the weights fit in memory, as they are or in the compute type.
-Status check_memory(const Checkpoint& checkpoint, DType dtype, bool keep_quantized, Device device) {
-  double needed = 0.0;
-  for (const TensorInfo& tensor : checkpoint.tensors()) {
-    const GgmlTypeInfo* const type = ggml_type_info(tensor.type);
-    const bool keep = keep_quantized && type != nullptr && type->block_elements > 1;
-    needed += keep ? static_cast<double>(tensor.size_bytes)
-                   : static_cast<double>(tensor.num_elements()) * static_cast<double>(dtype_size(dtype));
-  }
-  PROLOGUE_ASSIGN_OR_RETURN(const int64_t available, available_bytes(device));
-  if (needed <= static_cast<double>(available)) return {};
-  return resource_exhausted(checkpoint.path(), ": its weights need ", static_cast<int64_t>(needed * 1e-6), " MB as ",
-                            dtype_name(dtype), ", but only ", available / 1000000, " MB of ",
-                            device == Device::cpu ? "memory" : "GPU memory", " are available");
-}
-
 // These are constants that older versions of transformers stored beside the weights and that no version reads: what their names mean is the
 // same in all families. The causal mask of a layer's attention is a tensor [1, 1, n, n], so a bias of that name is none.
 bool is_constant(const TensorInfo& tensor) {
@@ -113,7 +97,6 @@ Status check_all_used(const Checkpoint& checkpoint, const ModelSpec& spec) {
 Result<Model> load(const Checkpoint& checkpoint, DType dtype, const Execution& execution, std::function<void(double)> progress,
                    const ModelOptions& options) {
   PROLOGUE_ASSIGN_OR_RETURN(const ModelSpec spec, read_spec(checkpoint));
-  PROLOGUE_RETURN_IF_ERROR(check_memory(checkpoint, dtype, options.keep_quantized, execution.device));
   WeightLoader loader(checkpoint, dtype, execution, std::move(progress), options.keep_quantized);
   PROLOGUE_ASSIGN_OR_RETURN(Model model, build_model(spec, options, loader));
   model.sampling = read_sampling_defaults(checkpoint, model.warnings);

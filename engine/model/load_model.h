@@ -16,12 +16,14 @@ namespace prologue {
 struct ModelOptions {
   int64_t hadamard_block = 0;    // of Q and K; 0: no Hadamard transform
   int64_t v_hadamard_block = 0;  // of V, and of attention's output; 0: none
-  bool keep_quantized = false;   // CPU only: matrices that are quantised in the file stay so; dtype is that of the activations
+  bool keep_quantized =
+      false;  // matrices that are quantised in the file stay so, but for experts; dtype is that of the activations
 };
 
 // not_found, data_loss: the configuration lacks a key, or is contradictory. unsupported: the model is of no family that this library knows,
 // or uses what it does not support. All tensors that are missing or have a wrong shape or type are listed in one error, before the first is
 // read; a tensor, or a key of a GGUF file, that the model does not use is an error too, because ignoring it would change the result.
+// resource_exhausted: the weights need more memory than the device has left, which is also found before the first is read.
 Result<Model> load_model(const Checkpoint& checkpoint, DType dtype, const Execution& execution, std::function<void(double)> progress,
                          const ModelOptions& options = {});
 

@@ -34,6 +34,8 @@ struct Model {
   ModelConfig config;
   DType dtype = DType::f32;  // of the activations, and of the weights that are not packed
   std::vector<WeightFormat> weight_formats;  // of those that are packed, each once
+  std::string weight_types;                  // how the matrices are held: "q4_k and q6_k", "bfloat16"
+  int64_t weight_bytes = 0;                  // of all weights
   SamplingDefaults sampling;
   // Says what is unusual about the files and did not keep them from loading, one sentence each. Programs print them.
   std::vector<std::string> warnings;

@@ -108,6 +108,42 @@ Status WeightLoader::check_expected() const {
   return error_status(code, checkpoint_.path(), ": ", problems);
 }
 
+// ---- Measuring ----
+
+void WeightLoader::set_measuring(bool measuring) {
+  measuring_ = measuring;
+  formats_.clear();
+  has_dense_matrices_ = false;
+  weight_bytes_ = 0;
+}
+
+Status WeightLoader::check_memory(int64_t available) const {
+  if (weight_bytes_ <= available) return {};
+  return resource_exhausted(checkpoint_.path(), ": its weights need ", weight_bytes_ / 1000000, " MB as ", types_text(),
+                            ", but only ", available / 1000000, " MB of ",
+                            execution_.device == Device::cpu ? "memory" : "GPU memory", " are available");
+}
+
+std::string WeightLoader::types_text() const {
+  std::vector<const char*> types;
+  for (const WeightFormat format : formats_) types.push_back(weight_format_name(format));
+  if (has_dense_matrices_ || types.empty()) types.push_back(dtype_name(dtype_));
+  std::string text;
+  for (size_t i = 0; i < types.size(); ++i) text += str_cat(i == 0 ? "" : i + 1 == types.size() ? " and " : ", ", types[i]);
+  return text;
+}
+
+void WeightLoader::count(const std::vector<Slice>& slices, const Options& options) {
+  const bool packed = can_pack(slices, options);
+  for (const Slice& slice : slices) {
+    const WeightFormat format = packed ? weight_format(slice.tensor->type) : WeightFormat::dense;
+    weight_bytes_ += packed ? packed_weight_bytes(format, slice.rows, slice.cols)
+                            : std::max<int64_t>(1, options.experts) * slice.rows * slice.cols * dtype_size(dtype_);
+    if (packed && std::find(formats_.begin(), formats_.end(), format) == formats_.end()) formats_.push_back(format);
+  }
+  has_dense_matrices_ = has_dense_matrices_ || (!packed && slices.front().cols > 1);  // a vector is a column
+}
+
 // ---- Loading ----
 
 Result<const TensorInfo*> WeightLoader::find(const std::string& name) const {
@@ -205,31 +241,42 @@ Result<WeightLoader::Slice> WeightLoader::slice_of(const Part& part, bool is_vec
 }
 
 Result<unsigned char*> WeightLoader::allocate(int64_t num_bytes) {
-  // Blocks grow, so that a small model takes little memory. Smaller ones would not be aligned on the host (kernels/base/memory.h).
+  // Blocks grow, so that a small model takes little memory. Smaller ones would not be aligned on the host (kernels/base/memory.h). A large
+  // weight has a block of its own, and a small one goes into the first block with room for it: the memory of a GPU is taken whether it is
+  // used or not.
   constexpr int64_t kFirstBlockBytes = int64_t{2} << 20;
   constexpr int64_t kLargestBlockBytes = int64_t{64} << 20;
+  constexpr int64_t kLargeBytes = int64_t{16} << 20;
   constexpr int64_t kAlignment = 256;
-  if (blocks_.empty() || block_used_ + num_bytes > blocks_.back().size_bytes()) {
-    const int64_t block_bytes = blocks_.empty() ? kFirstBlockBytes : std::min(4 * blocks_.back().size_bytes(), kLargestBlockBytes);
-    PROLOGUE_ASSIGN_OR_RETURN(Buffer block, Buffer::allocate(execution_.device, std::max(block_bytes, num_bytes)));
-    blocks_.push_back(std::move(block));
-    block_used_ = 0;
+  size_t block = 0;
+  while (block < blocks_.size() && block_used_[block] + num_bytes > blocks_[block].size_bytes()) ++block;
+  if (block == blocks_.size()) {
+    const int64_t growing_bytes =
+        blocks_.empty() ? kFirstBlockBytes : std::min(4 * blocks_.back().size_bytes(), kLargestBlockBytes);
+    const int64_t block_bytes = num_bytes >= kLargeBytes ? num_bytes : std::max(growing_bytes, num_bytes);
+    PROLOGUE_ASSIGN_OR_RETURN(Buffer memory, Buffer::allocate(execution_.device, block_bytes));
+    blocks_.push_back(std::move(memory));
+    block_used_.push_back(0);
   }
-  unsigned char* data = blocks_.back().as<unsigned char>() + block_used_;
-  block_used_ += round_up(num_bytes, kAlignment);
+  unsigned char* const data = blocks_[block].as<unsigned char>() + block_used_[block];
+  block_used_[block] += round_up(num_bytes, kAlignment);
   return data;
 }
 
 bool WeightLoader::can_pack(const std::vector<Slice>& slices, const Options& options) const {
-  if (!keep_quantized_ || options.experts > 0 || options.add != 0.0f || slices.size() > static_cast<size_t>(kMaxWeightSegments)) return false;
-  return std::all_of(slices.begin(), slices.end(), [](const Slice& slice) {
-    const WeightFormat format = weight_format(slice.tensor->type);
-    return weight_format_is_packed(format) && slice.col_stride == 1 && slice.row_stride == slice.cols &&
-           slice.cols % weight_block_elements(format) == 0;
-  });
+  if (!keep_quantized_ || options.convert || options.experts > 0 || options.add != 0.0f) return false;
+  return slices.size() <= static_cast<size_t>(kMaxWeightSegments) &&
+         std::all_of(slices.begin(), slices.end(), [](const Slice& slice) {
+           const WeightFormat format = weight_format(slice.tensor->type);
+           return weight_format_is_packed(format) && slice.col_stride == 1 && slice.row_stride == slice.cols &&
+                  slice.cols % weight_block_elements(format) == 0;
+         });
 }
 
+// Blocks are packed on the host; for CUDA a piece at a time in staging_.
 Result<Weight> WeightLoader::pack_slices(const std::vector<Slice>& slices) {
+  const bool direct = execution_.device == Device::cpu;
+  const Execution host{Device::cpu, execution_.num_threads};
   Weight weight{nullptr, 0, slices.front().cols, dtype_};
   for (const Slice& slice : slices) {
     const WeightFormat format = weight_format(slice.tensor->type);
@@ -239,23 +286,28 @@ Result<Weight> WeightLoader::pack_slices(const std::vector<Slice>& slices) {
     for (int64_t row = 0; row < slice.rows; row += at_once) {
       const int64_t rows = std::min(at_once, slice.rows - row);
       PROLOGUE_RETURN_IF_ERROR(read(slice, slice.begin + row * slice.cols, rows * slice.cols));
-      PROLOGUE_RETURN_IF_ERROR(pack_weight({format, rows, slice.cols, source_.data(), data + row * row_bytes}, execution_));
+      const int64_t packed_bytes = packed_weight_bytes(format, rows, slice.cols);
+      if (!direct) staging_.resize(std::max(staging_.size(), static_cast<size_t>(packed_bytes)));
+      void* const packed = direct ? data + row * row_bytes : staging_.data();
+      PROLOGUE_RETURN_IF_ERROR(pack_weight({format, rows, slice.cols, source_.data(), packed}, host));
+      if (!direct) PROLOGUE_RETURN_IF_ERROR(copy_to_device(data + row * row_bytes, packed, packed_bytes, execution_));
       count_bytes(rows * row_bytes);
     }
     weight.rows += slice.rows;
     weight.packed.segments[weight.packed.num_segments++] = {data, format, slice.rows};
-    if (std::find(formats_.begin(), formats_.end(), format) == formats_.end()) formats_.push_back(format);
   }
   weight.data = weight.packed.segments[0].data;
   return weight;
 }
 
 Result<Weight> WeightLoader::load_slices(const std::vector<Slice>& slices, const Options& options) {
-  if (can_pack(slices, options)) return pack_slices(slices);
+  count(slices, options);
   const int64_t experts = std::max<int64_t>(1, options.experts), cols = slices.front().cols;
   int64_t rows = 0;
   for (const Slice& slice : slices) rows += slice.rows;
   rows *= experts;
+  if (measuring_) return Weight{this, rows, cols, dtype_};
+  if (can_pack(slices, options)) return pack_slices(slices);
   PROLOGUE_ASSIGN_OR_RETURN(unsigned char* const data, allocate(rows * cols * dtype_size(dtype_)));
   unsigned char* target = data;
   for (int64_t expert = 0; expert < experts; ++expert) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <prologue/engine/checkpoint/checkpoint.h>
@@ -24,6 +25,7 @@ struct WeightOptions {
   bool transposed = false;  // the file has [cols, rows]
   float add = 0.0f;         // to every element in float32, before it is rounded: Gemma's 1 + w
   int64_t row_step = 1;     // 2: every second row, as of gate and up that alternate
+  bool convert = false;     // to the compute type also what is quantised (keep_quantized)
   // If it is above 0, the tensors are [experts, rows, cols] (transposed: [experts, cols, rows]; vectors: [experts, rows]). Rows are counted
   // inside an expert, and the parts follow each other inside each: the weight is [experts * sum of rows, cols] (vectors: [experts, sum of
   // rows]).
@@ -37,7 +39,9 @@ class WeightLoader {
   using Options = WeightOptions;
 
   // `progress` is called with the fraction of the checkpoint's tensor bytes that has been loaded. The checkpoint must outlive this.
-  // keep_quantized (CPU only): a matrix whose tensors are all quantised stays so, and is only packed (kernels/base/weight_format.h).
+  // keep_quantized: a matrix whose tensors are all quantised stays so, and is only packed (kernels/base/weight_format.h), on the CPU as on
+  // CUDA. These are converted all the same: matrices of experts, transposed ones, those with a row step, and those of more than
+  // kMaxWeightSegments tensors. The columns of packed matrices are whole blocks, so a multiple of 32, or of 256.
   WeightLoader(const Checkpoint& checkpoint, DType dtype, const Execution& execution, std::function<void(double)> progress,
                bool keep_quantized = false);
 
@@ -47,6 +51,14 @@ class WeightLoader {
   // Returns one error that names every expected tensor that is missing (not_found), has another shape (data_loss) or a type that cannot be
   // read (unsupported); the code is that of the first of these that occurs. After success load functions do not fail for these reasons.
   Status check_expected() const;
+
+  // ---- Measuring, before the first weight is loaded ----
+
+  // While it is on, load functions read and allocate nothing: they only count what they would load, and return a weight whose data must not
+  // be read. Both begin at zero.
+  void set_measuring(bool measuring);
+  // Returns resource_exhausted if what was counted needs more than `available` bytes of the device's memory.
+  Status check_memory(int64_t available) const;
 
   // ---- Loading. A tensor then counts as used. ----
 
@@ -66,9 +78,16 @@ class WeightLoader {
   const Checkpoint& checkpoint() const { return checkpoint_; }
   DType dtype() const { return dtype_; }
   const Execution& execution() const { return execution_; }
-  std::vector<Buffer> take_weights() { return std::move(blocks_); }
+  std::vector<Buffer> take_weights() {
+    block_used_.clear();
+    return std::exchange(blocks_, {});
+  }
   // Returns the formats of the packed weights so far, each once.
   const std::vector<WeightFormat>& formats() const { return formats_; }
+  // Returns how the matrices so far are held: "q4_k and q6_k", "q4_k and bfloat16", "bfloat16".
+  std::string types_text() const;
+  // Returns the bytes of the weights so far, vectors included.
+  int64_t weight_bytes() const { return weight_bytes_; }
 
  private:
   struct Expected {
@@ -90,6 +109,7 @@ class WeightLoader {
   Result<Slice> slice_of(const Part& part, bool is_vector, int64_t cols, const Options& options) const;
   Status unexpected_shape(const TensorInfo& tensor, const std::string& expected) const;
   Status divided_block(const Slice& slice) const;
+  void count(const std::vector<Slice>& slices, const Options& options);
 
   Result<Weight> load_slices(const std::vector<Slice>& slices, const Options& options);
   bool can_pack(const std::vector<Slice>& slices, const Options& options) const;
@@ -101,7 +121,8 @@ class WeightLoader {
   Status read(const Slice& slice, int64_t first, int64_t count);
   // Converts `count` elements, copies them to the device and advances `target` past them.
   Status store(const TensorInfo& tensor, const std::byte* source, int64_t count, float add, unsigned char*& target);
-  // Allocates memory that the model will own, 256-byte aligned. It is part of a large block, so that small weights do not waste huge pages.
+  // Allocates memory that the model will own, 256-byte aligned. That of small weights is a part of a large block, so that they do not waste
+  // huge pages.
   Result<unsigned char*> allocate(int64_t num_bytes);
 
   const Checkpoint& checkpoint_;
@@ -109,16 +130,19 @@ class WeightLoader {
   Execution execution_;
   std::function<void(double)> progress_;
   bool keep_quantized_;
+  bool measuring_ = false;
   std::vector<WeightFormat> formats_;
+  bool has_dense_matrices_ = false;
+  int64_t weight_bytes_ = 0;
   std::vector<Expected> expected_;
   int64_t total_bytes_ = 0;
   int64_t done_bytes_ = 0;
   std::vector<std::byte> source_;       // a piece of a tensor as the file has it
   std::vector<std::byte> gathered_;     // its rows, contiguous
   std::vector<float> sums_;             // in float32, if something is added
-  std::vector<unsigned char> staging_;  // converted, before the copy to another device
+  std::vector<unsigned char> staging_;  // converted or packed, before the copy to another device
   std::vector<Buffer> blocks_;
-  int64_t block_used_ = 0;  // bytes of the last block
+  std::vector<int64_t> block_used_;  // bytes of each block
 };
 
 }  // namespace prologue

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include <prologue/engine/engine.h>
+#include <prologue/kernels/base/gpu.h>
 #include <prologue/layers/graph/print.h>
 
 #include "tests/support/gguf_writer.h"
@@ -473,14 +474,18 @@ TEST(Engine, SixteenBitWeightsGiveSimilarScores) {
   }
 }
 
-// Without a dtype, the CPU multiplies quantised weights as the file has them; with one, it converts them.
-TEST(Engine, QuantizedWeightsStayAsTheyAreUnlessADtypeIsGiven) {
+TinyLlamaOptions quantized_model() {
   TinyLlamaOptions model;
   model.type_of = [](const std::string& name) {
     if (name == "blk.1.attn_output.weight") return test::gguf::kF16;  // not quantised: converted
     return name == "token_embd.weight" || name.find("attn_v") != name.npos ? test::gguf::kQ8_0 : test::gguf::kQ4_0;
   };
-  EngineOptions options = cpu_options(write_model("quantized", model));
+  return model;
+}
+
+// Without a dtype, the CPU multiplies quantised weights as the file has them; with one, it converts them.
+TEST(Engine, QuantizedWeightsStayAsTheyAreUnlessADtypeIsGiven) {
+  EngineOptions options = cpu_options(write_model("quantized", quantized_model()));
   const auto engine = load(options);
   EXPECT_EQ(engine->dtype(), DType::f32);
   EXPECT_EQ(engine->weight_formats(), (std::vector<WeightFormat>{WeightFormat::q8_0, WeightFormat::q4_0}));
@@ -491,6 +496,12 @@ TEST(Engine, QuantizedWeightsStayAsTheyAreUnlessADtypeIsGiven) {
   options.dtype = DType::f32;
   const auto converted = load(options);
   EXPECT_TRUE(converted->weight_formats().empty());
+  // Q8_0 has 34 bytes for 32 weights, Q4_0 18; in a layer, V has 32 rows, and Q, K, gate, up and down have 64, 32 and 96 rows or columns.
+  const int64_t vocab = engine->config().vocab_size, q4_weights = 2 * (96 + 3 * 96) * 64 + 64 * 64, norms = 5 * 64;
+  EXPECT_EQ(engine->weight_types(), "q8_0, q4_0 and float32");
+  EXPECT_EQ(engine->weight_bytes(), ((vocab + 15) / 16 * 16 + 2 * 32) * 2 * 34 + q4_weights / 32 * 18 + (64 * 64 + norms) * 4);
+  EXPECT_EQ(converted->weight_types(), "float32");
+  EXPECT_EQ(converted->weight_bytes(), (vocab * 64 + 2 * 32 * 64 + q4_weights + 64 * 64 + norms) * 4);
   const std::vector<int32_t> prompt = {5, 6, 7, 8}, tokens = {9, 10, 11};
   const Score got = engine->score(prompt, tokens).value(), want = converted->score(prompt, tokens).value();
   EXPECT_NE(got.logprob_of_token, want.logprob_of_token);  // x has 8 bits
@@ -504,6 +515,26 @@ TEST(Engine, QuantizedWeightsStayAsTheyAreUnlessADtypeIsGiven) {
   in_pieces.max_seqs = in_pieces.max_step_tokens = 3;
   in_pieces.num_threads = 1;
   EXPECT_EQ(tokens_of(load(in_pieces)->generate({&one, 1}).value()), alone);
+}
+
+// The same on CUDA, where activations are bfloat16.
+TEST(Engine, OnAGpuQuantizedWeightsStayAsTheyAre) {
+  if (const Status gpu = check_gpu(); !gpu.ok()) GTEST_SKIP() << gpu.message();
+  EngineOptions options = cpu_options(write_model("quantized_gpu", quantized_model()));
+  const auto on_cpu = load(options);
+  options.device = Device::cuda;
+  const auto engine = load(options);
+  EXPECT_EQ(engine->dtype(), DType::bf16);
+  EXPECT_EQ(engine->weight_formats(), (std::vector<WeightFormat>{WeightFormat::q8_0, WeightFormat::q4_0}));
+  EXPECT_EQ(engine->weight_types(), "q8_0, q4_0 and bfloat16");
+  EXPECT_EQ(engine->weight_bytes(), on_cpu->weight_bytes() - (64 * 64 + 5 * 64) * 2);
+  options.dtype = DType::bf16;
+  const auto converted = load(options);
+  EXPECT_TRUE(converted->weight_formats().empty());
+  EXPECT_EQ(converted->weight_types(), "bfloat16");
+  const std::vector<int32_t> prompt = {5, 6, 7, 8}, tokens = {9, 10, 11};
+  const Score got = engine->score(prompt, tokens).value(), want = converted->score(prompt, tokens).value();
+  for (size_t i = 0; i < tokens.size(); ++i) EXPECT_NEAR(got.logprob_of_token[i], want.logprob_of_token[i], 0.3);
 }
 
 // ---- Threads, forks, files that change ----

@@ -1,15 +1,18 @@
 // Tests what WeightLoader makes of a checkpoint's tensors: parts, steps, transposed tensors, experts, sums, in every compute type, against
-// loops over the values; and what it says before and while it loads.
+// loops over the values; quantised matrices that stay so; and what it says before and while it loads.
 #include <prologue/engine/gguf/dequantize.h>
 #include <prologue/engine/gguf/gguf_checkpoint.h>
 #include <prologue/engine/huggingface/model_directory.h>
 #include <prologue/engine/model/weight_loader.h>
+#include <prologue/kernels/base/gpu.h>
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "tests/support/gguf_writer.h"
 #include "tests/support/random.h"
@@ -268,6 +271,217 @@ TEST(WeightLoaderGguf, QuantisedTensors) {
   EXPECT_EQ(loader.load_joined({{"v", 16, 0}}).status().message(), divided);
   EXPECT_EQ(loader.load_joined({{"v", 32, 0}}, {.row_step = 2}).status().message(), divided);
   EXPECT_EQ(loader.load("m", 64, 4, {.transposed = true}).status().code(), StatusCode::unsupported);
+}
+
+// ---- Quantised matrices that stay so ----
+
+struct Block {
+  WeightFormat format;
+  uint32_t type;                                  // in the file
+  std::vector<std::pair<size_t, size_t>> fields;  // bytes, and bytes of a piece: as weight_format.h describes the packed layout
+};
+const Block kBlocks[] = {{WeightFormat::q8_0, test::gguf::kQ8_0, {{2, 2}, {32, 4}}},
+                         {WeightFormat::q4_0, test::gguf::kQ4_0, {{2, 2}, {16, 4}}},
+                         {WeightFormat::q4_1, test::gguf::kQ4_1, {{2, 2}, {2, 2}, {16, 4}}},
+                         {WeightFormat::q5_0, test::gguf::kQ5_0, {{2, 2}, {4, 4}, {16, 4}}},
+                         {WeightFormat::q5_1, test::gguf::kQ5_1, {{2, 2}, {2, 2}, {4, 4}, {16, 4}}},
+                         {WeightFormat::q4_k, test::gguf::kQ4_K, {{2, 2}, {2, 2}, {12, 1}, {128, 4}}},
+                         {WeightFormat::q5_k, test::gguf::kQ5_K, {{2, 2}, {2, 2}, {12, 1}, {32, 4}, {128, 4}}},
+                         {WeightFormat::q6_k, test::gguf::kQ6_K, {{128, 4}, {64, 4}, {16, 1}, {2, 2}}}};
+
+// Packs rows one byte at a time.
+std::vector<std::byte> packed_rows(const Block& block, const std::vector<std::byte>& rows, size_t num_rows,
+                                   size_t blocks_of_row) {
+  size_t block_bytes = 0;
+  for (const auto& [bytes, piece] : block.fields) block_bytes += bytes;
+  std::vector<std::byte> packed((num_rows + 15) / 16 * 16 * blocks_of_row * block_bytes);
+  for (size_t row = 0; row < num_rows; ++row) {
+    for (size_t b = 0; b < blocks_of_row; ++b) {
+      const std::byte* source = rows.data() + (row * blocks_of_row + b) * block_bytes;
+      size_t target = (row / 16 * blocks_of_row + b) * 16 * block_bytes;
+      for (const auto& [bytes, piece] : block.fields) {
+        for (size_t i = 0; i < bytes; ++i) packed[target + i / piece * 16 * piece + row % 16 * piece + i % piece] = *source++;
+        target += 16 * bytes;
+      }
+    }
+  }
+  return packed;
+}
+
+class PackedWeights : public testing::TestWithParam<Device> {
+ protected:
+  void SetUp() override {
+    if (GetParam() != Device::cuda) return;
+    if (const Status gpu = check_gpu(); !gpu.ok()) GTEST_SKIP() << gpu.message();
+    stream_ = Stream::create().value();
+    execution_ = {Device::cuda, 2, stream_.get()};
+  }
+
+  // Adds a tensor of `cols` columns with random bytes.
+  void add(const std::string& name, const Block& block, uint64_t rows, uint64_t cols, uint64_t experts = 0) {
+    const uint64_t count = std::max<uint64_t>(1, experts) * rows * cols;
+    std::vector<std::byte>& bytes = bytes_[name];
+    bytes.resize(count / static_cast<uint64_t>(weight_block_elements(block.format)) *
+                 static_cast<uint64_t>(weight_block_bytes(block.format)));
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random_.bits());
+    if (block.format == WeightFormat::q8_0) {
+      for (size_t at = 1; at < bytes.size(); at += 34) bytes[at] = std::byte{0x2c};  // finite scales: some are converted
+    }
+    writer_.add_tensor(name, experts > 0 ? std::vector<uint64_t>{cols, rows, experts} : std::vector<uint64_t>{cols, rows},
+                       block.type, bytes);
+  }
+  WeightLoader& open(bool keep_quantized = true, DType dtype = DType::bf16) {
+    if (!checkpoint_) checkpoint_.emplace(GgufFile::from_bytes(writer_.bytes(), "m.gguf").value());
+    loader_.emplace(*checkpoint_, dtype, execution_, std::function<void(double)>(), keep_quantized);
+    return *loader_;
+  }
+  std::vector<std::byte> on_host(const void* data, size_t num_bytes) {
+    std::vector<std::byte> bytes(num_bytes);
+    EXPECT_TRUE(copy_to_host(bytes.data(), data, static_cast<int64_t>(num_bytes), execution_).ok());
+    return bytes;
+  }
+  static const Block& block_of(WeightFormat format) {
+    return *std::find_if(std::begin(kBlocks), std::end(kBlocks), [&](const Block& block) { return block.format == format; });
+  }
+
+  Stream stream_;
+  Execution execution_{Device::cpu, 2};
+  test::Random random_{11};
+  test::GgufWriter writer_;
+  std::map<std::string, std::vector<std::byte>> bytes_;
+  std::optional<GgufCheckpoint> checkpoint_;
+  std::optional<WeightLoader> loader_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Devices, PackedWeights, testing::Values(Device::cpu, Device::cuda),
+                         [](const auto& device) { return device_name(device.param); });
+
+TEST_P(PackedWeights, HaveTheLayoutOfEveryFormat) {
+  for (const Block& block : kBlocks) {
+    add(str_cat("m.", weight_format_name(block.format)), block, 35, 512);  // the last group has 3 rows
+    add(str_cat("n.", weight_format_name(block.format)), block, 16, 512);
+  }
+  WeightLoader& loader = open();
+  std::vector<WeightFormat> formats;
+  int64_t num_bytes = 0;
+  for (const Block& block : kBlocks) {
+    const std::string name = weight_format_name(block.format);
+    const auto weight = loader.load_stacked({{"m." + name, 35}, {"n." + name, 16}}, 512);
+    ASSERT_TRUE(weight.ok()) << weight.status().message();
+    EXPECT_EQ(weight->rows, 51);
+    EXPECT_EQ(weight->cols, 512);
+    EXPECT_EQ(weight->dtype, DType::bf16);
+    ASSERT_EQ(weight->packed.num_segments, 2);
+    for (size_t s = 0; s < 2; ++s) {
+      const PackedRows& segment = weight->packed.segments[s];
+      EXPECT_EQ(segment.format, block.format);
+      EXPECT_EQ(segment.rows, s == 0 ? 35 : 16);
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(segment.data) % 256, 0u);
+      const std::vector<std::byte> want =
+          packed_rows(block, bytes_[(s == 0 ? "m." : "n.") + name], static_cast<size_t>(segment.rows),
+                      static_cast<size_t>(512 / weight_block_elements(block.format)));
+      EXPECT_TRUE(on_host(segment.data, want.size()) == want) << name << ", segment " << s;
+      num_bytes += static_cast<int64_t>(want.size());
+    }
+    formats.push_back(block.format);
+    EXPECT_EQ(loader.formats(), formats);
+  }
+  EXPECT_EQ(loader.weight_bytes(), num_bytes);
+  EXPECT_EQ(loader.types_text(), "q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k and q6_k");
+}
+
+// A matrix that is packed in several pieces, of which the last has a part of a group.
+TEST_P(PackedWeights, ArePackedInPieces) {
+  const Block& block = block_of(WeightFormat::q4_1);
+  add("m", block, 5003, 1024);
+  const auto weight = open().load("m", 5003, 1024);
+  ASSERT_TRUE(weight.ok()) << weight.status().message();
+  const std::vector<std::byte> want = packed_rows(block, bytes_["m"], 5003, 32);
+  EXPECT_TRUE(on_host(weight->packed.segments[0].data, want.size()) == want);
+  EXPECT_EQ(loader_->weight_bytes(), 5008 * 32 * 20);
+}
+
+TEST_P(PackedWeights, TheOthersAreConverted) {
+  const Block& block = block_of(WeightFormat::q8_0);
+  add("m", block, 32, 64);
+  add("experts", block, 6, 64, 2);
+  writer_.add_tensor("dense", {64, 4}, test::gguf::kF32, std::vector<std::byte>(4 * 64 * 4));
+  writer_.add_tensor("norm", {64}, test::gguf::kF32, std::vector<std::byte>(64 * 4));
+  writer_.add_tensor("narrow", {16, 4}, test::gguf::kF32, std::vector<std::byte>(4 * 16 * 4));
+  const auto expect_dense = [&](WeightLoader& loader, const Result<Weight>& weight, int64_t rows, int64_t cols) {
+    ASSERT_TRUE(weight.ok()) << weight.status().message();
+    EXPECT_EQ(weight->packed.num_segments, 0);
+    EXPECT_EQ(weight->rows, rows);
+    EXPECT_EQ(weight->cols, cols);
+    EXPECT_TRUE(loader.formats().empty());
+    EXPECT_EQ(loader.weight_bytes(), rows * cols * 2);
+    EXPECT_EQ(loader.types_text(), "bfloat16");
+  };
+  const auto check = [&](int64_t rows, int64_t cols, const auto& load) {
+    WeightLoader& loader = open();
+    expect_dense(loader, load(loader), rows, cols);
+    loader.set_measuring(true);
+    expect_dense(loader, load(loader), rows, cols);
+  };
+  check(12, 64, [](WeightLoader& of) { return of.load("experts", 6, 64, {.experts = 2}); });
+  check(32, 64, [](WeightLoader& of) { return of.load("m", 32, 64, {.convert = true}); });
+  check(16, 64, [](WeightLoader& of) { return of.load_stacked({{"m", 16, 1}}, 64, {.row_step = 2}); });
+  check(36, 64, [](WeightLoader& of) { return of.load_stacked({{"m", 32}, {"dense", 4}}, 64); });
+  check(5, 64, [](WeightLoader& of) {
+    return of.load_stacked({{"m", 1}, {"m", 1, 2}, {"m", 1, 4}, {"m", 1, 6}, {"m", 1, 8}}, 64);
+  });
+  check(4, 16, [](WeightLoader& of) { return of.load("narrow", 4, 16); });
+  check(1, 64, [](WeightLoader& of) { return of.load("norm", 1, 64); });
+  WeightLoader& converting = open(false);
+  expect_dense(converting, converting.load("m", 32, 64), 32, 64);
+}
+
+TEST_P(PackedWeights, AreMeasuredBeforeTheyAreLoaded) {
+  const Block& block = block_of(WeightFormat::q4_k);
+  add("m", block, 35, 256);
+  add("experts", block, 6, 256, 2);
+  writer_.add_tensor("norm", {256}, test::gguf::kF32, std::vector<std::byte>(256 * 4));
+  WeightLoader& loader = open();
+  const auto load_all = [&] {
+    EXPECT_TRUE(loader.load("norm", 1, 256).ok());
+    EXPECT_TRUE(loader.load("m", 35, 256).ok());
+    EXPECT_EQ(loader.types_text(), "q4_k");
+    EXPECT_TRUE(loader.load("experts", 6, 256, {.experts = 2}).ok());
+    EXPECT_EQ(loader.weight_bytes(), 256 * 2 + 48 * 144 + 12 * 256 * 2);
+    EXPECT_EQ(loader.types_text(), "q4_k and bfloat16");
+    EXPECT_EQ(loader.formats(), std::vector<WeightFormat>{WeightFormat::q4_k});
+  };
+  loader.set_measuring(true);
+  load_all();
+  EXPECT_TRUE(loader.check_memory(loader.weight_bytes()).ok());
+  const Status status = loader.check_memory(loader.weight_bytes() - 1);
+  EXPECT_EQ(status.code(), StatusCode::resource_exhausted);
+  EXPECT_EQ(status.message(), str_cat("m.gguf: its weights need 0 MB as q4_k and bfloat16, but only 0 MB of ",
+                                      GetParam() == Device::cpu ? "memory" : "GPU memory", " are available"));
+  EXPECT_TRUE(loader.take_weights().empty()) << "measuring allocates";
+  loader.set_measuring(false);
+  EXPECT_EQ(loader.weight_bytes(), 0);
+  EXPECT_TRUE(loader.formats().empty());
+  load_all();
+  EXPECT_FALSE(loader.take_weights().empty());
+}
+
+// Large weights between small ones: what is allocated is little more than what is needed.
+TEST_P(PackedWeights, WasteLittleMemory) {
+  const Block& block = block_of(WeightFormat::q8_0);
+  add("large", block, 4096, 4352);  // 18.9 MB
+  add("medium", block, 2048, 4352);
+  add("small", block, 64, 4352);
+  WeightLoader& loader = open();
+  for (int layer = 0; layer < 4; ++layer) {
+    EXPECT_TRUE(loader.load("small", 64, 4352).ok());
+    EXPECT_TRUE(loader.load("medium", 2048, 4352).ok());
+    EXPECT_TRUE(loader.load("large", 4096, 4352).ok());
+  }
+  int64_t allocated = 0;
+  for (const Buffer& buffer : loader.take_weights()) allocated += buffer.size_bytes();
+  EXPECT_GE(allocated, loader.weight_bytes());
+  EXPECT_LE(allocated, loader.weight_bytes() + (int64_t{48} << 20));
 }
 
 }  // namespace
