@@ -1,6 +1,7 @@
 #include "engine_options.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <limits>
 #include <map>
 #include <string_view>
@@ -50,12 +51,14 @@ EngineFlags::EngineFlags(Flags& flags, EngineOptions& options, const std::string
           context_note);
   for (CLI::Option* option :
        {flags.choice("--device", device_, {"auto", "cpu", "cuda"}, "auto: cuda if there is a GPU, else cpu"),
-        flags.choice("--dtype", dtype_, {"auto", "float32", "bfloat16", "float16"},
-                     "type of weights and activations; auto: bfloat16 on CUDA; on the CPU float32, with quantised weights as the "
-                     "file has them"),
+        flags.choice(
+            "--dtype", dtype_, {"auto", "float32", "bfloat16", "float16"},
+            "type of weights and activations; auto: bfloat16 on CUDA and float32 on the CPU, with quantised weights as the "
+            "file has them"),
         app.add_option("--kv-cache-dtype", kv_cache_dtype_,
                        str_cat("type of the KV cache, or one for K and one for V: ", kv_format_names(),
-                               "; auto: as --dtype; fp8 and integers have a scale per token and head, mxfp8, mxfp4 and nvfp4 one per block of channels"))
+                               "; auto: as --dtype; fp8 and integers have a scale per token and head, mxfp8, mxfp4 and nvfp4 one "
+                               "per block of channels"))
             ->type_name("TYPE[,TYPE]")
             ->capture_default_str(),
         flags.number<int64_t>("--hadamard-block", options.hadamard_block, {0, 512, "0 = off"},
@@ -99,6 +102,18 @@ std::string EngineFlags::apply() {
   options_.overlap = !no_overlap_;
   if (rounding_ == "per_step") options_.rounding = Rounding::per_step;
   return set_cache_types(kv_cache_dtype_, options_);
+}
+
+std::string bytes_text(int64_t num_bytes) {
+  const double megabytes = static_cast<double>(num_bytes) * 1e-6;
+  const bool giga = megabytes >= 999.5;
+  char text[32];
+  std::snprintf(text, sizeof text, giga || megabytes < 9.95 ? "%.1f" : "%.0f", giga ? megabytes * 1e-3 : megabytes);
+  return str_cat(text, giga ? " GB" : " MB");
+}
+
+std::string types_of(const Engine& engine) {
+  return str_cat(dtype_name(engine.dtype()), ", weights as ", engine.weight_types(), ", ", bytes_text(engine.weight_bytes()));
 }
 
 std::vector<std::string> notes_about(const Engine& engine, int64_t asked_context) {

@@ -42,6 +42,11 @@ class EngineFlags {
   bool no_overlap_ = false;
 };
 
+// Returns "bfloat16, weights as q4_k and q6_k, 4.6 GB": the type of activations, how the weights are held, and their bytes.
+std::string types_of(const prologue::Engine& engine);
+// Returns "4.6 GB", "131 MB" or "0.2 MB".
+std::string bytes_text(int64_t num_bytes);
+
 // Returns what a user should know about a loaded engine, one line each: what is unusual about the model's files, and what became of the
 // context if fewer tokens than `asked_context` are possible (0: the user gave none).
 std::vector<std::string> notes_about(const prologue::Engine& engine, int64_t asked_context);

@@ -13,6 +13,8 @@
 
 #include <prologue/engine/base/printable.h>
 
+#include "examples/common/engine_options.h"
+
 #include "line_editor.h"
 #include "report.h"
 
@@ -99,7 +101,7 @@ class Chat {
     std::optional<Interrupts> interrupts;
     if (terminal_) interrupts.emplace();
     if (terminal_) {
-      note(str_cat(printable(engine_.config().name), " on ", device_name(engine_.device()), ", ", dtype_name(engine_.dtype()),
+      note(str_cat(printable(engine_.config().name), " on ", device_name(engine_.device()), ", ", examples::types_of(engine_),
                    ". /help lists the commands, /exit or Ctrl-D leaves."));
     }
     int exit_code = 0;

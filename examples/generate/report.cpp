@@ -9,6 +9,7 @@
 #include <prologue/engine/base/printable.h>
 #include <prologue/kernels/base/kv_types.h>
 
+#include "examples/common/engine_options.h"
 #include "examples/common/json_size.h"
 #include "io.h"
 
@@ -28,15 +29,6 @@ std::string cache_types(const Engine& engine) {
   return k == v ? k : str_cat(k, ",", v);
 }
 
-// Returns "float32, weights as q4_1 and q8_0".
-std::string types(const Engine& engine) {
-  std::string text = dtype_name(engine.dtype());
-  for (const WeightFormat format : engine.weight_formats()) {
-    text += str_cat(format == engine.weight_formats().front() ? ", weights as " : " and ", weight_format_name(format));
-  }
-  return text;
-}
-
 }  // namespace
 
 std::string json_line(const Engine& engine, const std::string& prompt, const Request& request, const Completion& completion) {
@@ -50,6 +42,7 @@ std::string json_line(const Engine& engine, const std::string& prompt, const Req
   line["device"] = device_name(engine.device());
   line["dtype"] = dtype_name(engine.dtype());
   for (const WeightFormat format : engine.weight_formats()) line["weight_formats"].push_back(weight_format_name(format));
+  line["weight_bytes"] = engine.weight_bytes();
   line["kv_cache_dtype"] = cache_types(engine);
   if (request.num_logprobs >= 0) {
     ordered_json& rows = line["logprobs"] = ordered_json::array();
@@ -110,7 +103,7 @@ std::string summary_table(const Engine& engine, const std::vector<Completion>& c
   std::ostringstream out;
   out << std::fixed << std::setprecision(1);
   out << "model                " << printable(engine.config().name) << " (" << engine.config().architecture << ")\n"
-      << "device, dtype        " << device_name(engine.device()) << ", " << types(engine) << "\n"
+      << "device, dtype        " << device_name(engine.device()) << ", " << examples::types_of(engine) << "\n"
       << "KV cache             " << cache_types(engine) << "\n"
       << "loading              " << engine.load_seconds() << " s\n"
       << "prompt tokens        " << prompt_tokens << (cached > 0 ? str_cat(", ", cached, " of them cached") : "") << "\n"

@@ -111,7 +111,7 @@ int run(int argc, char** argv) {
 
   const std::string host = options.host.find(':') == std::string::npos ? options.host : "[" + options.host + "]";
   std::cout << "serve: " << printable(options.model_name) << " on " << device_name(engine.device()) << ", "
-            << dtype_name(engine.dtype()) << ", at http://" << host << ":" << *port << "/ (Ctrl-C stops it)" << std::endl;
+            << examples::types_of(engine) << ", at http://" << host << ":" << *port << "/ (Ctrl-C stops it)" << std::endl;
   EndSignals::wait();
 
   std::cerr << "serve: shutting down\n";  // one write: other threads write lines, too

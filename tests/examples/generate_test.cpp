@@ -107,9 +107,9 @@ TEST(Generate, EndsWithATable) {
   const Outcome run = generate_with_model("--prompt hello --max-tokens 5 --ignore-eos");
   EXPECT_EQ(run.exit_code, 0);
   EXPECT_EQ(run.out.rfind("hello", 0), 0u);
-  for (const char* row :
-       {"model  ", "device, dtype        cpu, float32", "prompt tokens        ", "generated tokens     5",
-        "time to first token  ", "prefill              ", "decoding             ", "finish reason        length\n"}) {
+  for (const char* row : {"model  ", "device, dtype        cpu, float32, weights as float32, 0.3 MB\n", "prompt tokens        ",
+                          "generated tokens     5", "time to first token  ", "prefill              ", "decoding             ",
+                          "finish reason        length\n"}) {
     EXPECT_NE(run.err.find(row), std::string::npos) << row << "\n" << run.err;
   }
 }
@@ -126,6 +126,7 @@ TEST(Generate, JsonIsOneObjectPerPromptInOrder) {
   EXPECT_EQ(objects[0]["finish_reason"], "length");
   EXPECT_EQ(objects[0]["device"], "cpu");
   EXPECT_EQ(objects[0]["dtype"], "float32");
+  EXPECT_GT(objects[0]["weight_bytes"], 0);
   for (const char* key : {"load_s", "prompt_tokens", "cached_tokens", "queue_s", "prefill_s", "decode_tokens", "decode_s"}) {
     EXPECT_TRUE(objects[0]["timings"].contains(key)) << key;
   }
@@ -660,7 +661,8 @@ INSTANTIATE_TEST_SUITE_P(, GenerateChatTerminal, testing::Values("dumb", "xterm"
 
 TEST_P(GenerateChatTerminal, CtrlCStopsTheAnswerAndKeepsTheChat) {
   Terminal terminal(command_line(endless_chat()));
-  const std::string welcome = "[tiny random llama on cpu, float32. /help lists the commands, /exit or Ctrl-D leaves.]\r\n> ";
+  const std::string welcome =
+      "[tiny random llama on cpu, float32, weights as float32, 0.3 MB. /help lists the commands, /exit or Ctrl-D leaves.]\r\n> ";
   ASSERT_TRUE(terminal.wait_for(welcome)) << terminal.bytes();
   for (int turn = 1; turn <= 2; ++turn) {
     terminal.type("hello\n");

@@ -1180,7 +1180,7 @@ class RequestLog(unittest.TestCase):
     def test_a_line_for_each_request(self):
         server = Server(self.model)
         self.requests(server)
-        self.assertIn('(Ctrl-C stops it)', server.started)
+        self.assertRegex(server.started, r' on cpu, float32, weights as float32, [0-9.]+ MB, at http.*\(Ctrl-C stops it\)')
         code = server.stop(signal.SIGINT)
         self.assertEqual(code, 0)
         text = server.stderr()
