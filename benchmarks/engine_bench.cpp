@@ -73,6 +73,8 @@ class EngineBench {
     result_["device"] = device;
     result_["model"] = engine_->config().name;
     result_["dtype"] = dtype_name(engine_->dtype());
+    result_["weights"] = engine_->weight_types();
+    result_["weight_bytes"] = engine_->weight_bytes();
     std::printf("%s\n%s, %s, loaded in %.1f s\n", device.c_str(), engine_->config().name.c_str(), dtype_name(engine_->dtype()),
                 engine_->load_seconds());
 
@@ -469,7 +471,7 @@ int main_of(int argc, char** argv) {
       ->check(CLI::Range(int64_t{16}, int64_t{1} << 20))
       ->capture_default_str();
   app.add_option("--device", device, "auto: cuda if there is a GPU, else cpu")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  app.add_option("--dtype", dtype, "auto: float32 on the CPU, bfloat16 on CUDA")
+  app.add_option("--dtype", dtype, "auto: float32 on the CPU, bfloat16 on CUDA, with quantised weights as the file has them")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}));
   app.add_option("--threads", options.engine.num_threads, "CPU threads; 0 = one per CPU")->check(CLI::NonNegativeNumber);
   app.add_option("--parallel", options.engine.max_seqs, "sequences of one step; 0 = the engine's choice")

@@ -1,5 +1,5 @@
 // Writes a model file with random weights, for benchmarks where the real one cannot be had:
-//   make_random_model --shape 8b --out /dev/shm/8b.gguf
+//   make_random_model --shape 8b --format q4_k_m --out /dev/shm/8b.gguf
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -12,12 +12,18 @@
 int main(int argc, char** argv) {
   std::vector<std::string> names;
   for (const auto& shape : prologue::bench::model_shapes()) names.push_back(shape.name);
-  std::string name, path;
+  std::string name, path, format = "bfloat16";
   uint64_t seed = 0;
-  CLI::App app("Writes a GGUF file with random bfloat16 weights in the shape of a model.", "make_random_model");
+  CLI::App app("Writes a GGUF file with random weights in the shape of a model.", "make_random_model");
   app.add_option("--shape", name, "smollm2: SmolLM2 135M; 1b: Llama 3.2 1B; 8b: Llama 3.1 8B; tiny: to try a program")
       ->required()
       ->check(CLI::IsMember(names));
+  app.add_option("--format", format,
+                 "of the matrices: bfloat16, a block format of GGUF, or q4_k_m, llama.cpp's mixture; rows that are not whole "
+                 "blocks of a k "
+                 "format get another format, as llama.cpp does it")
+      ->check(CLI::IsMember(prologue::bench::model_formats()))
+      ->capture_default_str();
   app.add_option("--out", path, "the file to write")->required()->type_name("FILE.gguf");
   app.add_option("--seed", seed, "of the weights")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
@@ -25,7 +31,7 @@ int main(int argc, char** argv) {
   const auto num_threads = static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
   for (const auto& shape : prologue::bench::model_shapes()) {
     if (shape.name != name) continue;
-    const prologue::Status status = prologue::bench::write_random_model(shape, seed, path, num_threads);
+    const prologue::Status status = prologue::bench::write_random_model(shape, seed, path, num_threads, format);
     if (status.ok()) return 0;
     std::fprintf(stderr, "make_random_model: %s\n", status.message().c_str());
   }

@@ -17,6 +17,7 @@
 
 #include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/dtype.h>
+#include <prologue/kernels/base/weight_format.h>
 
 namespace prologue::bench {
 
@@ -25,7 +26,6 @@ namespace {
 // ---- Metadata ----
 
 constexpr uint32_t kUint32 = 4, kInt32 = 5, kFloat32 = 6, kBool = 7, kString = 8, kArray = 9;  // of values
-constexpr uint32_t kF32 = 0, kBF16 = 30;                                                       // of tensors
 constexpr int64_t kAlignment = 32;
 
 template <class T>
@@ -146,26 +146,89 @@ Metadata make_metadata(const ModelShape& shape) {
 
 // ---- Tensors ----
 
+// The formats of weights by their names in --format.
+constexpr std::string_view kBFloat16Name = "bfloat16", kMixtureName = "q4_k_m";
+constexpr WeightFormat kBlockFormats[] = {WeightFormat::q8_0, WeightFormat::q4_0, WeightFormat::q4_1, WeightFormat::q5_0,
+                                          WeightFormat::q5_1, WeightFormat::q4_k, WeightFormat::q5_k, WeightFormat::q6_k};
+
 struct Tensor {
   std::string name;
   int64_t columns = 0;
   int64_t rows = 1;    // of a vector: 1
   int64_t offset = 0;  // from the first tensor's first byte
+  WeightFormat format = WeightFormat::dense;  // then a matrix is bfloat16, and a vector float32
+
   bool is_vector() const { return rows == 1; }
-  int64_t size_bytes() const { return columns * rows * (is_vector() ? 4 : 2); }
+  uint32_t type() const {  // its number in the file
+    switch (format) {
+      case WeightFormat::dense: return is_vector() ? 0 : 30;
+      case WeightFormat::q8_0: return 8;
+      case WeightFormat::q4_0: return 2;
+      case WeightFormat::q4_1: return 3;
+      case WeightFormat::q5_0: return 6;
+      case WeightFormat::q5_1: return 7;
+      case WeightFormat::q4_k: return 12;
+      case WeightFormat::q5_k: return 13;
+      case WeightFormat::q6_k: return 14;
+    }
+    return 0;
+  }
+  // Returns the bytes of so many elements, which are whole blocks.
+  int64_t bytes_of(int64_t elements) const {
+    if (format == WeightFormat::dense) return elements * (is_vector() ? 4 : 2);
+    return elements / weight_block_elements(format) * weight_block_bytes(format);
+  }
 };
 
-std::vector<Tensor> make_tensors(const ModelShape& shape) {
+// Chooses a format for each matrix. llama.cpp's mixture Q4_K_M has Q6_K for the output, which is the embedding if there is no other, and
+// for V and the last projection of half of the layers: the first and the last eighth, and every third between them.
+class FormatChoice {
+ public:
+  FormatChoice(const ModelShape& shape, std::string_view name) : shape_(shape), is_mixture_(name == kMixtureName) {
+    for (const WeightFormat format : kBlockFormats) {
+      if (name == weight_format_name(format)) all_ = format;
+    }
+  }
+  // `layer` is -1 outside the layers.
+  WeightFormat of(std::string_view name, int64_t layer, int64_t columns) const {
+    const bool is_output = name == "output.weight" || (shape_.tied_output && name == "token_embd.weight");
+    const bool is_finer =
+        is_output || (has_more_bits(layer) && (name.ends_with("attn_v.weight") || name.ends_with("ffn_down.weight")));
+    const WeightFormat format = !is_mixture_ ? all_ : is_finer ? WeightFormat::q6_k : WeightFormat::q4_k;
+    if (columns % weight_block_elements(format) == 0) return format;
+    switch (format) {  // as llama.cpp does it
+      case WeightFormat::q4_k: return WeightFormat::q5_0;
+      case WeightFormat::q5_k: return WeightFormat::q5_1;
+      case WeightFormat::q6_k: return WeightFormat::q8_0;
+      default: return format;
+    }
+  }
+
+ private:
+  bool has_more_bits(int64_t layer) const {
+    const int64_t n = shape_.num_layers;
+    return layer >= 0 && (layer < n / 8 || layer >= 7 * n / 8 || (layer - n / 8) % 3 == 2);
+  }
+
+  const ModelShape& shape_;
+  bool is_mixture_;
+  WeightFormat all_ = WeightFormat::dense;
+};
+
+std::vector<Tensor> make_tensors(const ModelShape& shape, std::string_view format) {
   std::vector<Tensor> tensors;
-  int64_t offset = 0;
+  const FormatChoice choice(shape, format);
+  int64_t offset = 0, current_layer = -1;
   const auto add = [&](std::string name, int64_t columns, int64_t rows = 1) {
-    tensors.push_back({std::move(name), columns, rows, offset});
-    offset = round_up(offset + tensors.back().size_bytes(), kAlignment);
+    const WeightFormat of_tensor = rows == 1 ? WeightFormat::dense : choice.of(name, current_layer, columns);
+    tensors.push_back({std::move(name), columns, rows, offset, of_tensor});
+    offset = round_up(offset + tensors.back().bytes_of(columns * rows), kAlignment);
   };
   const int64_t hidden = shape.hidden_size, q = shape.num_q_heads * shape.head_dim, kv = shape.num_kv_heads * shape.head_dim;
   add("token_embd.weight", hidden, shape.vocab_size);
   for (int64_t layer = 0; layer < shape.num_layers; ++layer) {
     const std::string block = str_cat("blk.", layer, ".");
+    current_layer = layer;
     add(block + "attn_norm.weight", hidden);
     add(block + "attn_q.weight", hidden, q);
     add(block + "attn_k.weight", hidden, kv);
@@ -176,6 +239,7 @@ std::vector<Tensor> make_tensors(const ModelShape& shape) {
     add(block + "ffn_up.weight", hidden, shape.ffn_size);
     add(block + "ffn_down.weight", shape.ffn_size, hidden);
   }
+  current_layer = -1;
   add("output_norm.weight", hidden);
   if (!shape.tied_output) add("output.weight", hidden, shape.vocab_size);
   return tensors;
@@ -193,7 +257,7 @@ std::string make_header(const ModelShape& shape, const std::vector<Tensor>& tens
     append(bytes, uint32_t{tensor.is_vector() ? 1u : 2u});
     append(bytes, static_cast<uint64_t>(tensor.columns));
     if (!tensor.is_vector()) append(bytes, static_cast<uint64_t>(tensor.rows));
-    append(bytes, tensor.is_vector() ? kF32 : kBF16);
+    append(bytes, tensor.type());
     append(bytes, static_cast<uint64_t>(tensor.offset));
   }
   bytes.resize(static_cast<size_t>(round_up(static_cast<int64_t>(bytes.size()), kAlignment)));
@@ -227,7 +291,86 @@ class Normals {
   std::vector<double> values_;
 };
 
-// One thread makes and writes a piece of a tensor.
+// Makes blocks whose codes are random bits, so uniformly distributed, and whose weights have a standard deviation: their scales differ by up to
+// 2.8, and the mean of their squares is right. No block has a mean that is not zero in expectation: the weights of a row would add up to one
+// direction that every layer makes longer.
+class Blocks {
+ public:
+  Blocks(WeightFormat format, double deviation)
+      : format_(format),
+        bytes_(static_cast<size_t>(weight_block_bytes(format))),
+        words_(static_cast<uint64_t>(divide_up<int64_t>(weight_block_bytes(format), 8)) + 1) {
+    // The mean square of codes: they are around zero, but for the one below it that has no counterpart; with a minimum they are centred.
+    constexpr double kPartScale = (3.0 * 95 * 95 + 32 * 32 - 1) / 12;  // the mean square of 32 to 63
+    const auto around_zero = [](double levels) { return (levels * levels + 2) / 12; };
+    const auto centred = [](double levels) { return (levels * levels - 1) / 12; };
+    double square = 1.0, minimum = 0.0;
+    switch (format) {
+      case WeightFormat::dense: break;
+      case WeightFormat::q8_0: square = 2.0 * (127 * 128 * 255 / 6) / 256; break;  // -128 becomes 0
+      case WeightFormat::q4_0: square = around_zero(16); break;
+      case WeightFormat::q5_0: square = around_zero(32); break;
+      case WeightFormat::q4_1: square = centred(16), minimum = -7.5; break;
+      case WeightFormat::q5_1: square = centred(32), minimum = -15.5; break;
+      case WeightFormat::q4_k: square = centred(16) * kPartScale, minimum = 7.5; break;
+      case WeightFormat::q5_k: square = centred(32) * kPartScale, minimum = 15.5; break;
+      case WeightFormat::q6_k: square = around_zero(64) * kPartScale; break;
+    }
+    has_minimum_ = minimum != 0.0;
+    for (size_t i = 0; i < scales_.size(); ++i) {
+      const double factor = (static_cast<double>(i % 16) + 8.5) / std::sqrt(16.0 * 16.0 + centred(16));
+      const bool negative = i >= 16 && !has_minimum_;
+      scales_[i] = to_float16(static_cast<float>(deviation / std::sqrt(square) * (negative ? -factor : factor)));
+      minimums_[i] = to_float16(static_cast<float>(minimum) * to_float(scales_[i]));
+    }
+  }
+
+  // Makes block `index` of a tensor.
+  void make(uint64_t stream, uint64_t index, unsigned char* block) const {
+    const auto word = [&](uint64_t i) { return mix(stream + 0x9e3779b97f4a7c15ull * (index * words_ + i + 1)); };
+    for (size_t at = 0; at < bytes_; at += 8) {
+      const uint64_t random = word(at / 8);
+      std::memcpy(block + at, &random, std::min<size_t>(8, bytes_ - at));
+    }
+    const uint64_t choice = word(words_ - 1);
+    const size_t which = choice & 31;
+    switch (format_) {
+      case WeightFormat::q8_0:
+        for (size_t i = 2; i < 34; ++i) block[i] = block[i] == 0x80 ? 0 : block[i];
+        break;
+      case WeightFormat::q4_k:
+      case WeightFormat::q5_k: make_part_scales(choice >> 5, block + 4); break;
+      case WeightFormat::q6_k:  // signed bytes: 32 to 63 of either sign
+        for (size_t i = 192; i < 208; ++i) {
+          const int magnitude = 32 + (block[i] & 31);
+          block[i] = static_cast<unsigned char>((block[i] & 32) != 0 ? -magnitude : magnitude);
+        }
+        break;
+      default: break;
+    }
+    std::memcpy(block + (format_ == WeightFormat::q6_k ? 208 : 0), &scales_[which], 2);
+    if (has_minimum_) std::memcpy(block + 2, &minimums_[which], 2);
+  }
+
+ private:
+  // Packs the scales of 8 parts, 32 to 63, and the same numbers for their minimums: 6 bits each.
+  static void make_part_scales(uint64_t random, unsigned char* out) {
+    unsigned part[8];
+    for (size_t i = 0; i < 8; ++i) part[i] = 32 + (random >> (5 * i) & 31);
+    for (size_t i = 0; i < 4; ++i) {
+      out[i] = out[i + 4] = static_cast<unsigned char>(part[i] | part[i + 4] >> 4 << 6);
+      out[i + 8] = static_cast<unsigned char>((part[i + 4] & 15) | (part[i + 4] & 15) << 4);
+    }
+  }
+
+  WeightFormat format_;
+  size_t bytes_;
+  uint64_t words_;  // random words of a block: its bytes, and the choice of its scales
+  bool has_minimum_ = false;
+  std::array<Float16, 32> scales_, minimums_;
+};
+
+// One thread makes and writes a piece of a tensor, whole blocks.
 constexpr int64_t kPieceElements = int64_t{1} << 22;
 struct Piece {
   size_t tensor = 0;
@@ -241,9 +384,19 @@ std::vector<char> make_piece(const Tensor& tensor, const Piece& piece, uint64_t 
     const char* bytes = reinterpret_cast<const char*>(ones.data());
     return {bytes, bytes + ones.size() * sizeof(float)};
   }
-  const std::vector<BFloat16> weights = normals.scaled(1.0 / std::sqrt(static_cast<double>(tensor.columns)));
-  std::vector<char> bytes(static_cast<size_t>(piece.count) * sizeof(BFloat16));
+  const double deviation = 1.0 / std::sqrt(static_cast<double>(tensor.columns));
+  std::vector<char> bytes(static_cast<size_t>(tensor.bytes_of(piece.count)));
   const uint64_t stream = mix(seed + 0x9e3779b97f4a7c15ull * (piece.tensor + 1));
+  if (tensor.format != WeightFormat::dense) {
+    const Blocks blocks(tensor.format, deviation);
+    const int64_t elements = weight_block_elements(tensor.format), block_bytes = weight_block_bytes(tensor.format);
+    for (int64_t i = 0; i < piece.count / elements; ++i) {
+      blocks.make(stream, static_cast<uint64_t>(piece.begin / elements + i),
+                  reinterpret_cast<unsigned char*>(bytes.data()) + i * block_bytes);
+    }
+    return bytes;
+  }
+  const std::vector<BFloat16> weights = normals.scaled(deviation);
   uint64_t random = 0;
   for (int64_t i = 0; i < piece.count; ++i) {  // pieces begin at multiples of 4
     if (i % 4 == 0) random = mix(stream + 0x9e3779b97f4a7c15ull * static_cast<uint64_t>((piece.begin + i) / 4 + 1));
@@ -295,12 +448,29 @@ std::span<const ModelShape> model_shapes() {
   return kShapes;
 }
 
-Status write_random_model(const ModelShape& shape, uint64_t seed, const std::string& path, int32_t num_threads) {
+std::vector<std::string> model_formats() {
+  std::vector<std::string> names = {std::string(kBFloat16Name)};
+  for (const WeightFormat format : kBlockFormats) names.emplace_back(weight_format_name(format));
+  names.emplace_back(kMixtureName);
+  return names;
+}
+
+Status write_random_model(const ModelShape& shape, uint64_t seed, const std::string& path, int32_t num_threads,
+                          std::string_view format) {
+  const std::vector<std::string> formats = model_formats();
+  if (std::find(formats.begin(), formats.end(), format) == formats.end()) {
+    return invalid_argument("the format of the weights is ", format, ": it must be bfloat16, a block format of GGUF or q4_k_m");
+  }
   if (shape.vocab_size < 259) {
     return invalid_argument("the vocabulary has ", shape.vocab_size,
                             " tokens: it must have at least 259, the bytes and three markers");
   }
-  const std::vector<Tensor> tensors = make_tensors(shape);
+  const std::vector<Tensor> tensors = make_tensors(shape, format);
+  for (const Tensor& tensor : tensors) {
+    if (tensor.columns % weight_block_elements(tensor.format) == 0) continue;
+    return invalid_argument(tensor.name, " has rows of ", tensor.columns, " weights: blocks of ",
+                            weight_format_name(tensor.format), " have ", weight_block_elements(tensor.format));
+  }
   const std::string header = make_header(shape, tensors);
   const File file(path);
   PROLOGUE_RETURN_IF_ERROR(file.check());
@@ -321,8 +491,7 @@ Status write_random_model(const ModelShape& shape, uint64_t seed, const std::str
     for (size_t i = next++; i < pieces.size(); i = next++) {
       const Tensor& tensor = tensors[pieces[i].tensor];
       const std::vector<char> bytes = make_piece(tensor, pieces[i], seed, normals);
-      const int64_t element_bytes = tensor.is_vector() ? 4 : 2;
-      const int64_t offset = static_cast<int64_t>(header.size()) + tensor.offset + pieces[i].begin * element_bytes;
+      const int64_t offset = static_cast<int64_t>(header.size()) + tensor.offset + tensor.bytes_of(pieces[i].begin);
       const Status status = file.write(bytes.data(), bytes.size(), offset);
       if (status.ok()) continue;
       const std::lock_guard lock(failing);

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include <prologue/kernels/base/status.h>
 
@@ -28,10 +30,16 @@ struct ModelShape {
 // frequency factors are left out.
 std::span<const ModelShape> model_shapes();
 
-// Writes a GGUF file of the architecture llama. Matrices are bfloat16, normally distributed and scaled so that activations stay near one;
-// norm weights are ones. The vocabulary has three control tokens (end of text, and ChatML's two), the 256 bytes, and fillers of five
+// Returns bfloat16, the block formats of GGUF as weight_format_name has them, and q4_k_m: llama.cpp's mixture of q4_k and q6_k.
+std::vector<std::string> model_formats();
+
+// Writes a GGUF file of the architecture llama. Matrices are normally distributed and scaled so that activations stay near one; norm weights
+// are ones. In a block format the codes of the matrices are uniformly distributed, and the weights have the same standard deviation as in
+// bfloat16. As in llama.cpp, rows that are not whole blocks of 256 are in q5_0, q5_1 or q8_0 in place of q4_k, q5_k or q6_k. The vocabulary has three control tokens (end of text, and ChatML's two), the 256 bytes, and fillers of five
 // characters that no text is encoded to; there are no merges. The same shape and seed give the same bytes, whatever `num_threads` is.
-// invalid_argument: the vocabulary has fewer than 259 tokens. data_loss: the file cannot be written.
-Status write_random_model(const ModelShape& shape, uint64_t seed, const std::string& path, int32_t num_threads);
+// invalid_argument: the vocabulary has fewer than 259 tokens, `format` is not one of model_formats(), or a matrix in blocks has rows that are
+// not a multiple of 32. data_loss: the file cannot be written.
+Status write_random_model(const ModelShape& shape, uint64_t seed, const std::string& path, int32_t num_threads,
+                          std::string_view format = "bfloat16");
 
 }  // namespace prologue::bench

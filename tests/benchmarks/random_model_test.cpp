@@ -2,15 +2,21 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <numeric>
 #include <sstream>
 
+#include <prologue/engine/engine.h>
 #include <prologue/engine/gguf/gguf.h>
 #include <prologue/engine/gguf/tokenizer_data.h>
 #include <prologue/engine/model/load_model.h>
 #include <prologue/engine/tokenizer/tokenizer.h>
+
+#include "tests/oracle/weight_blocks.h"
 
 namespace prologue::bench {
 namespace {
@@ -19,8 +25,8 @@ ModelShape small() { return {"small", 2, 64, 96, 4, 2, 16, 300, 512, 10000.0f, f
 
 class RandomModel : public testing::Test {
  protected:
-  std::string write(const ModelShape& shape, uint64_t seed, int32_t num_threads) {
-    const Status status = write_random_model(shape, seed, path_, num_threads);
+  std::string write(const ModelShape& shape, uint64_t seed, int32_t num_threads, std::string_view format = "bfloat16") {
+    const Status status = write_random_model(shape, seed, path_, num_threads, format);
     EXPECT_TRUE(status.ok()) << status.message();
     std::ostringstream bytes;
     bytes << std::ifstream(path_, std::ios::binary).rdbuf();
@@ -70,6 +76,114 @@ TEST_F(RandomModel, WeightsAreNormalAndScaled) {
   EXPECT_NEAR(fourths / count, 3.0, 0.2);  // of a uniform distribution: 1.8
 }
 
+// In a block format, every matrix has the mean and the deviation of the others, over blocks and over the places of a block.
+TEST_F(RandomModel, BlocksHaveTheDeviationOfBFloat16) {
+  ModelShape shape = small();
+  shape.hidden_size = 256;
+  shape.vocab_size = 4000;
+  for (const WeightFormat format : {WeightFormat::q8_0, WeightFormat::q4_0, WeightFormat::q4_1, WeightFormat::q5_0,
+                                    WeightFormat::q5_1, WeightFormat::q4_k, WeightFormat::q5_k, WeightFormat::q6_k}) {
+    SCOPED_TRACE(weight_format_name(format));
+    write(shape, 1, 2, weight_format_name(format));
+    const auto file = GgufFile::open(path_);
+    ASSERT_TRUE(file.ok()) << file.status().message();
+    const auto tensor = file->tensor("output.weight", {256, 4000});
+    ASSERT_TRUE(tensor.ok()) << tensor.status().message();
+    std::string name = ggml_type_name((*tensor)->type);
+    std::transform(name.begin(), name.end(), name.begin(), [](char c) { return static_cast<char>(std::tolower(c)); });
+    EXPECT_EQ(name, weight_format_name(format));
+    std::vector<uint8_t> bytes(static_cast<size_t>((*tensor)->size_bytes));
+    ASSERT_TRUE(file->read(**tensor, 0, (*tensor)->size_bytes, bytes.data()).ok());
+    const int64_t row_bytes = 256 / weight_block_elements(format) * weight_block_bytes(format);
+    std::vector<double> sums(256), squares(256);  // by column
+    for (int64_t row = 0; row < 4000; ++row) {
+      for (int64_t column = 0; column < 256; ++column) {
+        const double value = test::oracle::weight_value(format, bytes.data() + row * row_bytes, column).value() * 16.0;
+        ASSERT_LT(std::fabs(value), 6.0);
+        sums[static_cast<size_t>(column)] += value;
+        squares[static_cast<size_t>(column)] += value * value;
+      }
+    }
+    // A square has a deviation of at most 2, and weights of a block share their scale.
+    EXPECT_NEAR(std::accumulate(squares.begin(), squares.end(), 0.0) / (256 * 4000.0), 1.0, 0.02);
+    EXPECT_NEAR(std::accumulate(sums.begin(), sums.end(), 0.0) / (256 * 4000.0), 0.0, 0.005);
+    for (size_t column = 0; column < 256; ++column) {
+      EXPECT_NEAR(sums[column] / 4000.0, 0.0, 0.09) << column;
+      EXPECT_NEAR(squares[column] / 4000.0, 1.0, 0.17) << column;
+    }
+  }
+}
+
+// llama.cpp's mixture, by hand for 16 layers.
+TEST_F(RandomModel, TheMixtureHasTheFormatsOfLlamaCpp) {
+  ModelShape shape = small();
+  shape.num_layers = 16;
+  shape.hidden_size = 256;
+  shape.ffn_size = 512;
+  const std::vector<int64_t> finer = {0, 1, 4, 7, 10, 13, 14, 15};
+  for (const bool tied : {false, true}) {
+    shape.tied_output = tied;
+    write(shape, 1, 2, "q4_k_m");
+    const auto file = Checkpoint::open(path_);
+    ASSERT_TRUE(file.ok()) << file.status().message();
+    for (const TensorInfo& tensor : (*file)->tensors()) {
+      if (tensor.shape.size() == 1) continue;
+      bool is_finer = tensor.name == (tied ? "token_embd.weight" : "output.weight");
+      for (const int64_t layer : finer) {
+        for (const char* of : {"attn_v", "ffn_down"})
+          is_finer = is_finer || tensor.name == str_cat("blk.", layer, ".", of, ".weight");
+      }
+      // Q has 64 columns of output here: attn_output's rows are no whole blocks of 256.
+      const bool is_narrow = tensor.name.ends_with("attn_output.weight");
+      EXPECT_EQ(std::string(tensor.type_name), is_narrow ? "Q5_0" : is_finer ? "Q6_K" : "Q4_K") << tensor.name;
+    }
+  }
+}
+
+// Every format is loaded and generates, with weights as the file has them; so does the mixture in a shape of narrow rows.
+TEST_F(RandomModel, EveryFormatGenerates) {
+  const auto generate = [&](const ModelShape& shape, const std::string& format) {
+    SCOPED_TRACE(format);
+    write(shape, 1, 2, format);
+    EngineOptions options;
+    options.model_path = path_;
+    options.device = Device::cpu;
+    options.num_threads = 2;
+    const auto engine = Engine::load(options);
+    EXPECT_TRUE(engine.ok()) << engine.status().message();
+    if (!engine.ok()) return std::string();
+    Request request;
+    request.prompt = {30, 40, 50, 60};
+    request.max_tokens = 8;
+    request.ignore_eos = true;
+    const auto completions = (*engine)->generate({&request, 1});
+    EXPECT_TRUE(completions.ok()) << completions.status().message();
+    if (completions.ok()) {
+      EXPECT_TRUE(completions->front().status.ok()) << completions->front().status.message();
+      EXPECT_EQ(completions->front().tokens.size(), 8u);
+    }
+    const auto score = (*engine)->score(request.prompt, std::vector<int32_t>{7, 8, 9});
+    EXPECT_TRUE(score.ok()) << score.status().message();
+    // Logits of a random model are about normal: no token is certain or impossible.
+    if (score.ok()) {
+      EXPECT_LT(score->perplexity, 50.0 * static_cast<double>(shape.vocab_size));
+    }
+    return (*engine)->weight_types();
+  };
+  ModelShape wide = small();
+  wide.hidden_size = 256;
+  wide.ffn_size = 512;
+  wide.num_q_heads = 16;
+  for (const std::string& format : model_formats()) {
+    const std::string want = format == "bfloat16" ? "float32" : format == "q4_k_m" ? "q4_k and q6_k" : format;
+    EXPECT_EQ(generate(wide, format), want);
+  }
+  const auto tiny =
+      std::find_if(model_shapes().begin(), model_shapes().end(), [](const ModelShape& shape) { return shape.name == "tiny"; });
+  ASSERT_NE(tiny, model_shapes().end());
+  EXPECT_EQ(generate(*tiny, "q4_k_m"), "q8_0 and q5_0");
+}
+
 TEST_F(RandomModel, TheSameSeedGivesTheSameBytesWithAnyThreads) {
   ModelShape shape = small();
   shape.vocab_size = 70000;  // more than one piece
@@ -80,6 +194,14 @@ TEST_F(RandomModel, TheSameSeedGivesTheSameBytesWithAnyThreads) {
   const std::string first_row = one.substr(one.size() - 70000 * 64 * 2, 128);  // of output.weight, the last tensor
   EXPECT_EQ(one.find(first_row), one.size() - 70000 * 64 * 2);
   EXPECT_EQ(one.rfind(first_row), one.find(first_row)) << "pieces repeat each other";
+
+  shape.hidden_size = 256;
+  const std::string blocks = write(shape, 1, 1, "q4_k_m");
+  EXPECT_EQ(blocks, write(shape, 1, 3, "q4_k_m"));
+  EXPECT_NE(blocks, write(shape, 2, 1, "q4_k_m"));
+  const std::string first_block = blocks.substr(blocks.size() - 70000 * 210, 210);
+  EXPECT_EQ(blocks.find(first_block), blocks.size() - 70000 * 210);
+  EXPECT_EQ(blocks.rfind(first_block), blocks.find(first_block)) << "pieces repeat each other";
 }
 
 TEST_F(RandomModel, TheTokenizerEncodesEveryByte) {
@@ -105,6 +227,11 @@ TEST_F(RandomModel, WhatCannotBeWrittenIsAnError) {
             "/no/such/folder/model.gguf: this file cannot be written: No such file or directory");
   EXPECT_EQ(write_random_model(shape, 1, "/dev/full", 2).message(),
             "/dev/full: this file cannot be written: No space left on device");
+  EXPECT_EQ(write_random_model(shape, 1, path_, 1, "q3_k").message(),
+            "the format of the weights is q3_k: it must be bfloat16, a block format of GGUF or q4_k_m");
+  shape.hidden_size = 80;
+  EXPECT_EQ(write_random_model(shape, 1, path_, 1, "q4_k").message(),
+            "token_embd.weight has rows of 80 weights: blocks of q5_0 have 32");
   shape.vocab_size = 258;
   EXPECT_EQ(write_random_model(shape, 1, path_, 1).message(),
             "the vocabulary has 258 tokens: it must have at least 259, the bytes and three markers");
