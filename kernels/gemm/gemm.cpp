@@ -1,4 +1,5 @@
 #include <prologue/kernels/base/host/dispatch.h>
+#include <prologue/kernels/base/host/packed_weight.h>
 #include <prologue/kernels/base/host/view_checks.h>
 #include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/kernels/gemm/backends.h>
@@ -53,9 +54,6 @@ Status check_segments(const GemmParams& p, Device device) {
     return invalid_argument("gemm: packed.num_segments is ", p.packed.num_segments, ": it must be 0 to ", kMaxWeightSegments);
   }
   if (p.packed.num_segments == 0) return {};
-  if (device != Device::cpu) {
-    return unsupported("gemm: packed.num_segments is ", p.packed.num_segments, ": packed weights are multiplied on the CPU only");
-  }
   if (p.weight != nullptr) {
     return invalid_argument("gemm: packed.num_segments is ", p.packed.num_segments,
                             ": the weights are the segments, and weight must be null");
@@ -77,6 +75,7 @@ Status check_segments(const GemmParams& p, Device device) {
     if (segment.rows < 0 || segment.rows > kMaxPackedRows) {
       return invalid_argument("gemm: packed.segments[", s, "].rows is ", segment.rows, ": it must be 0 to ", kMaxPackedRows);
     }
+    PROLOGUE_RETURN_IF_ERROR(check_packed_alignment("gemm", segment.data, device));
     rows += segment.rows;
   }
   if (rows != p.n) return invalid_argument("gemm: the segments have ", rows, " rows: n is ", p.n);

@@ -9,6 +9,7 @@
 #include <prologue/kernels/base/gpu.h>
 #include <prologue/kernels/base/memory.h>
 #include <prologue/kernels/gemm/backends.h>
+#include <prologue/kernels/gemm/unpack.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
 #include <prologue/kernels/base/device/cuda_types.cuh>
 #include <prologue/kernels/gemm/cublaslt.cuh>
@@ -125,11 +126,14 @@ struct PlanKey {
   uint32_t y_alignment;
   uint32_t bias_alignment;
   bool batch_invariant;
+  bool packed;
   int64_t x_stride;  // of a batch-invariant product, and
   int64_t y_stride;  // otherwise 0: for those the first call with this key decides
 
   auto operator<=>(const PlanKey&) const = default;
 };
+
+bool is_packed(const GemmParams& p) { return p.packed.num_segments > 0; }
 
 PlanKey plan_key(const GemmParams& p) {
   const int64_t size = dtype_size(p.dtype);
@@ -145,13 +149,19 @@ PlanKey plan_key(const GemmParams& p) {
           row_alignment(p.y, p.y_stride * dtype_size(p.y_dtype)),
           bias ? row_alignment(p.bias, 0) : 16,
           p.batch_invariant,
+          is_packed(p),
           p.batch_invariant ? p.x_stride : 0,
           p.batch_invariant ? p.y_stride : 0};
 }
 
 // A batch-invariant product has room for the counter of tiles that kernels for many rows need (4 bytes, cuBLASLt 13.0), and none for the sums
 // of parts of k.
-int64_t workspace_bytes(bool batch_invariant) { return batch_invariant ? 16 : kGemmWorkspaceBytes; }
+// The product with packed weights has the upper half of the workspace for dense ones.
+constexpr int64_t kUnpackedBytes = kGemmWorkspaceBytes / 2;
+int64_t workspace_bytes(bool batch_invariant, bool packed) {
+  if (batch_invariant) return 16;
+  return packed ? kGemmWorkspaceBytes - kUnpackedBytes : kGemmWorkspaceBytes;
+}
 
 // Whether every element of y is one sum, made by one block: no split of k.
 bool makes_whole_sums(const CublasLt& lt, const cublasLtMatmulAlgo_t& algorithm) {
@@ -213,7 +223,7 @@ class Problem {
     const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
       context.lt.set_preference(&preference, attribute, &value, sizeof value);
     };
-    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_bytes(key.batch_invariant)));
+    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_bytes(key.batch_invariant, key.packed)));
     // Partial sums stay float32, so y is rounded once.
     set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
         static_cast<uint32_t>(key.batch_invariant ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
@@ -237,11 +247,11 @@ class Problem {
     return choose(context, key, [](const cublasLtMatmulAlgo_t&) { return true; });
   }
 
-  bool accepts(CudaGemmContext& context, const cublasLtMatmulAlgo_t& algorithm, bool batch_invariant) {
+  bool accepts(CudaGemmContext& context, const cublasLtMatmulAlgo_t& algorithm, const PlanKey& key) {
     cublasLtMatmulHeuristicResult_t result;
     return context.lt.check_algorithm(context.handle, &operation_, &weight_, &x_, &y_, &y_, &algorithm, &result) ==
                CUBLAS_STATUS_SUCCESS &&
-           result.workspaceSize <= static_cast<size_t>(workspace_bytes(batch_invariant));
+           result.workspaceSize <= static_cast<size_t>(workspace_bytes(key.batch_invariant, key.packed));
   }
 
   Status run(CudaGemmContext& context, const GemmParams& p, const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream) {
@@ -249,7 +259,7 @@ class Problem {
     const float zero = 0.0f;
     const cublasStatus_t status =
         context.lt.matmul(context.handle, &operation_, &one, p.weight, &weight_, p.x, &x_, &zero, p.y, &y_, p.y, &y_, &algorithm,
-                          context.workspace(), static_cast<size_t>(workspace_bytes(p.batch_invariant)), stream);
+                          context.workspace(), static_cast<size_t>(workspace_bytes(p.batch_invariant, is_packed(p))), stream);
     if (status == CUBLAS_STATUS_SUCCESS) return {};
     return cublas_error(context.lt, status, "gemm: m, n, k = ", p.m, ", ", p.n, ", ", p.k, ", ", dtype_name(p.dtype), " to ",
                         dtype_name(p.y_dtype));
@@ -294,7 +304,7 @@ Result<Algorithm> choose_for_every_m(CudaGemmContext& context, const GemmParams&
   PROLOGUE_ASSIGN_OR_RETURN(Problem representative, Problem::make(context.lt, p, key.m_bucket));
   return representative.choose(context, key, [&](const cublasLtMatmulAlgo_t& algorithm) {
     return makes_whole_sums(context.lt, algorithm) &&
-           std::all_of(samples.begin(), samples.end(), [&](Problem& sample) { return sample.accepts(context, algorithm, true); });
+           std::all_of(samples.begin(), samples.end(), [&](Problem& sample) { return sample.accepts(context, algorithm, key); });
   });
 }
 
@@ -317,7 +327,7 @@ Result<Algorithm> algorithm_for(CudaGemmContext& context, const GemmParams& p, P
   Plan& plan = found->second;
   if (plan.m == p.m) return plan.of_m;
   Algorithm of_m = plan.of_bucket;
-  const bool valid = of_m && problem.accepts(context, *of_m, p.batch_invariant);
+  const bool valid = of_m && problem.accepts(context, *of_m, key);
   if (p.batch_invariant && of_m && !valid) {
     return unsupported("gemm: m is ", p.m, ": with batch_invariant, cuBLASLt has no algorithm for n = ", p.n, ", k = ", p.k,
                        " that is valid for this m too");
@@ -348,7 +358,10 @@ Result<std::unique_ptr<GemmContext>> create_gemm_context(bool own_workspace) {
   return std::unique_ptr<GemmContext>(std::move(context));
 }
 
-Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution) {
+namespace {
+
+// Runs a call whose `weight` is dense.
+Status run_dense(const GemmParams& params, GemmContext& context, const Execution& execution) {
   if (needs_plain_kernel(params)) return run_plain(params, execution.stream);
   auto& cuda_context = static_cast<CudaGemmContext&>(context);
   PROLOGUE_ASSIGN_OR_RETURN(Problem problem, Problem::make(cuda_context.lt, params, params.m));
@@ -359,6 +372,15 @@ Status gemm(const GemmParams& params, GemmContext& context, const Execution& exe
   const dim3 grid(grid_extent(divide_up(params.n, kAddBiasThreads)), static_cast<unsigned>(std::min<int64_t>(params.m, 1024)));
   return launch("gemm add_bias", add_bias_kernel, {grid, kAddBiasThreads}, execution.stream, static_cast<float*>(params.y),
                 params.y_stride, params.bias, params.dtype, params.m, params.n);
+}
+
+}  // namespace
+
+Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution) {
+  if (!is_packed(params) || params.k == 0) return run_dense(params, context, execution);
+  auto* const workspace = static_cast<unsigned char*>(static_cast<CudaGemmContext&>(context).workspace());
+  return run_packed(params, workspace + workspace_bytes(false, true), kUnpackedBytes, execution.stream,
+                    [&](const GemmParams& part) { return run_dense(part, context, execution); });
 }
 
 }  // namespace prologue::cuda

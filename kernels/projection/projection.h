@@ -8,7 +8,7 @@
 //
 //   x       [num_tokens, k] dtype, row stride x_stride >= k
 //   norm    its weight (and bias) [k]
-//   weight  [n, k] dtype, rows contiguous; gated: [2 n, k]
+//   weight  [n, k] dtype, rows contiguous; gated: [2 n, k]; or packed rows (gemm.h)
 //   bias    [n], gated [2 n], dtype; null = none
 //   y       [num_tokens, n] y_dtype, row stride y_stride >= n; must be n with an activation. y_dtype is dtype, or float32 (for logits), but
 //           not with an activation or a residual
@@ -64,6 +64,7 @@ struct ProjectionParams {
   int64_t x_stride = 0;  // must be k if there is a norm
   InputNorm norm;
   const void* weight = nullptr;
+  PackedWeight packed = {};  // instead of `weight`
   const void* bias = nullptr;
   OutputActivation activation;
   void* y = nullptr;

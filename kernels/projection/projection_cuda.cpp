@@ -13,6 +13,7 @@ int64_t most_tokens_of_one_projection() {
 
 std::optional<Launch> choose(const ProjectionParams& params) {
   for (const auto* way : kOutputWays) {
+    if (params.packed.num_segments > 0 && !way->reads_packed) continue;
     std::optional<Launch> chosen = way->choose(params);
     if (!chosen) continue;
     chosen->way = way->name;
@@ -39,7 +40,7 @@ std::vector<std::string> projection_instances(std::string_view way, DType dtype)
 std::vector<KernelInstance<ProjectionParams>> instances_of(std::string_view way, const ProjectionParams& params) {
   std::vector<PossibleLaunch<ProjectionParams>> possible;
   for (const auto* each : kOutputWays) {
-    if (way == each->name) each->possible(params, possible);
+    if (way == each->name && (params.packed.num_segments == 0 || each->reads_packed)) each->possible(params, possible);
   }
   std::vector<KernelInstance<ProjectionParams>> list;
   for (auto& each : possible) {

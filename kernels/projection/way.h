@@ -53,6 +53,7 @@ struct Product {
   int64_t x_stride = 0;
   InputNorm norm;
   const void* weight = nullptr;
+  PackedWeight packed = {};  // instead of `weight`
 };
 
 // This is a launch that can do a call, whether or not it is the fastest: what tests run.
@@ -69,6 +70,7 @@ struct Way {
   const char* name;
   int64_t most_tokens;                                                       // 0: it is for prompts
   bool applies_norm;                                                         // otherwise the norm is an operation of its own
+  bool reads_packed;                                                         // its kernels take packed weights, too
   bool (*runs_here)();                                                       // the current device has its code
   std::vector<std::string> (*instances)(DType type);                         // the names of its kernels for a type
   void (*possible)(const Call& call, std::vector<PossibleLaunch<Call>>& l);  // adds every launch that can do the call

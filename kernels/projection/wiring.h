@@ -65,4 +65,14 @@ inline Status add_norm_regions(const InputNorm& norm, int64_t width, DType dtype
   return read("norm.bias", norm.bias);
 }
 
+// The segments of packed weights, which validate(GemmParams) has accepted.
+inline Status add_packed_regions(const PackedWeight& packed, int64_t k, RegionChecks& regions) {
+  for (int32_t s = 0; s < packed.num_segments; ++s) {
+    const PackedRows& rows = packed.segments[s];
+    PROLOGUE_RETURN_IF_ERROR(
+        regions.read(array_region("a segment", rows.data, packed_weight_bytes(rows.format, rows.rows, k), 1)));
+  }
+  return {};
+}
+
 }  // namespace prologue

@@ -42,6 +42,7 @@ Wiring wire(const QkvPrologueParams& p) {
   w.projection.x = norms ? normed : p.hidden_states;
   w.projection.x_stride = norms ? p.hidden_size : p.hidden_stride;
   w.projection.weight = p.weight;
+  w.projection.packed = p.packed;
   w.projection.y = qkv;
   w.projection.y_stride = width;
   w.projection.batch_invariant = p.batch_invariant;
@@ -108,10 +109,13 @@ Status validate(const QkvPrologueParams& p, const GemmContext& context, const Ex
   };
   RegionChecks regions(kName);
   PROLOGUE_RETURN_IF_ERROR(regions.read(matrix("hidden_states", p.hidden_states, p.prologue.num_tokens, p.hidden_stride)));
-  PROLOGUE_RETURN_IF_ERROR(regions.read(matrix("weight", p.weight, calls.projection.n, p.hidden_size)));
+  if (p.packed.num_segments == 0) {
+    PROLOGUE_RETURN_IF_ERROR(regions.read(matrix("weight", p.weight, calls.projection.n, p.hidden_size)));
+  }
   PROLOGUE_RETURN_IF_ERROR(add_norm_regions(p.norm, p.hidden_size, p.prologue.dtype, regions));
   if (p.norm.given != 0) PROLOGUE_RETURN_IF_ERROR(validate(calls.norm, execution));
   PROLOGUE_RETURN_IF_ERROR(validate(calls.projection, context, execution));
+  PROLOGUE_RETURN_IF_ERROR(add_packed_regions(p.packed, p.hidden_size, regions));
   PROLOGUE_RETURN_IF_ERROR(validate(calls.prologue, execution));
   PROLOGUE_RETURN_IF_ERROR(regions.write(array_region("workspace", p.workspace, calls.workspace_bytes, 1)));
   regions.leave_out({"q", "k", "v"});  // parts of the workspace

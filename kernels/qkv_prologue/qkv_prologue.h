@@ -7,7 +7,8 @@
 //
 //   hidden_states  [num_tokens, hidden_size] dtype, row stride hidden_stride >= hidden_size
 //   norm           its weight (and bias) [hidden_size]; optional: norm.given = 0 means none
-//   weight         [(num_q_heads + num_kv_heads) * head_dim + num_kv_heads * v_head_dim, hidden_size] dtype, rows contiguous
+//   weight         [(num_q_heads + num_kv_heads) * head_dim + num_kv_heads * v_head_dim, hidden_size] dtype, rows contiguous;
+//                  or packed rows (gemm.h)
 //   prologue       all of it but q, k, v, q_rope and k_rope, which must be null; q_out or q8_out as there
 //   workspace      qkv_prologue_workspace_bytes() bytes or more, on the device, aligned to 16; contents undefined
 //
@@ -39,6 +40,7 @@ struct QkvPrologueParams {
   int64_t hidden_stride = 0;  // must be hidden_size if there is a norm
   InputNorm norm;
   const void* weight = nullptr;
+  PackedWeight packed = {};  // instead of `weight`
   AttentionPrologueParams prologue;
   bool batch_invariant = false;  // separate operations, whose bits for a token do not depend on the others
   // The launch may begin while the kernels before it in the stream run; they must not write `weight` or norm.weight. One kernel of few

@@ -14,8 +14,9 @@ HeadCall call_of(const QkvPrologueParams& p) {
   AttentionPrologueParams& prologue = call.prologue;
   const int64_t width =
       (prologue.num_q_heads + prologue.num_kv_heads) * prologue.head_dim + prologue.num_kv_heads * v_head_dim(prologue);
-  set_packed_qkv(prologue, p.weight, width);
-  call.product = {prologue.dtype, prologue.num_tokens, width, p.hidden_size, p.hidden_states, p.hidden_stride, p.norm, p.weight};
+  set_packed_qkv(prologue, p.packed.num_segments > 0 ? p.packed.segments[0].data : p.weight, width);
+  call.product = {prologue.dtype, prologue.num_tokens, width, p.hidden_size, p.hidden_states, p.hidden_stride, p.norm, p.weight,
+                  p.packed};
   call.batch_invariant = p.batch_invariant;
   call.overlaps = p.overlaps;
   return call;
@@ -33,6 +34,7 @@ bool has_qkv_gemm() {
 std::optional<Launch> choose(const QkvPrologueParams& params, const QkvPrologueParams& without_norm) {
   const HeadCall call = call_of(params);
   for (const auto* way : kHeadWays) {
+    if (params.packed.num_segments > 0 && !way->reads_packed) continue;
     std::optional<Launch> chosen = way->choose(way->applies_norm ? call : call_of(without_norm));
     if (!chosen) continue;
     chosen->way = way->name;
@@ -58,7 +60,7 @@ std::vector<std::string> qkv_prologue_instances(std::string_view way, DType dtyp
 std::vector<KernelInstance<QkvPrologueParams>> instances_of(std::string_view way, const QkvPrologueParams& params) {
   std::vector<PossibleLaunch<HeadCall>> possible;
   for (const auto* each : kHeadWays) {
-    if (way == each->name) each->possible(call_of(params), possible);
+    if (way == each->name && (params.packed.num_segments == 0 || each->reads_packed)) each->possible(call_of(params), possible);
   }
   std::vector<KernelInstance<QkvPrologueParams>> list;
   for (auto& each : possible) {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include <prologue/kernels/base/host/dispatch.h>
+#include <prologue/kernels/base/host/packed_weight.h>
 #include <prologue/kernels/base/host/row_limits.h>
 #include <prologue/kernels/base/host/view_checks.h>
 #include <prologue/kernels/token_ops/backends.h>
@@ -17,10 +18,7 @@ Status check_table_format(const EmbeddingParams& p, Device device) {
     return invalid_argument("embedding: table_format is ", weight_format_name(p.table_format),
                             ": it must be dense or a block format");
   }
-  if (device != Device::cpu) {
-    return unsupported("embedding: table_format is ", weight_format_name(p.table_format),
-                       ": packed tables are read on the CPU only");
-  }
+  PROLOGUE_RETURN_IF_ERROR(check_packed_alignment("embedding", p.table, device));
   if (p.width % weight_block_elements(p.table_format) == 0) return {};
   return invalid_argument("embedding: width is ", p.width, ": ", weight_format_name(p.table_format), " needs a multiple of ",
                           weight_block_elements(p.table_format));

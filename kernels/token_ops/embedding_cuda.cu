@@ -3,6 +3,7 @@
 #include <prologue/kernels/base/device/cuda_groups.cuh>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
 #include <prologue/kernels/base/device/instructions.cuh>
+#include <prologue/kernels/base/device/packed_values.cuh>
 
 namespace prologue::cuda {
 
@@ -28,9 +29,61 @@ __global__ void embedding_kernel(const __grid_constant__ EmbeddingParams p, bool
   store_group(static_cast<T*>(p.out) + token * p.width + column, group, p.width - column, whole);
 }
 
+constexpr int kPackedWarps = 8;  // of a block
+
+// blockIdx.x is the token. Each warp has a unit of the row; four of its lanes have the row, the others those beside it.
+template <class T, class Format>
+__device__ void copy_packed_unit(const EmbeddingParams& p, int64_t index, T* out, int unit) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int64_t group_bytes =
+      p.width / weight_block_elements(p.table_format) * weight_block_bytes(p.table_format) * kPackedGroupRows;
+  const PackedUnitValues<Format> values(static_cast<const char*>(p.table) + index / kPackedGroupRows * group_bytes, unit, lane);
+#pragma unroll
+  for (int slice = 0; slice < Format::kSlices; ++slice) {
+    const PackedSliceValues of_slice = values.slice(slice, lane);
+    if (lane / 4 != index % kPackedGroupRows / 2) continue;
+    const int64_t column = (int64_t{unit} * Format::kSlices + slice) * kPackedSliceChannels + lane % 4 * 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float value = index % 2 == 0 ? of_slice.values[0][half][i] : of_slice.values[1][half][i];
+        out[column + 16 * half + i] = from_float<T>(value * p.scale);
+      }
+    }
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kPackedWarps * 32) packed_embedding_kernel(const __grid_constant__ EmbeddingParams p) {
+  let_next_kernel_start();
+  wait_for_previous_kernels();
+  const int64_t token = blockIdx.x;
+  const int64_t index = prologue::index_at(p.indices, token);
+  T* const out = static_cast<T*>(p.out) + token * p.width;
+  if (index < 0 || index >= p.num_rows) {
+    if (threadIdx.x == 0) cuda::record_fault(p.faults, p.token_faults, token, FaultCode::token_id_out_of_range);
+    for (int64_t i = threadIdx.x; i < p.width; i += kPackedWarps * 32) out[i] = from_float<T>(0.0f);
+    return;
+  }
+  with_packed_format(p.table_format, [&]<class Format>(Format) {
+    const int units = static_cast<int>(p.width / (Format::kSlices * kPackedSliceChannels));
+    for (int unit = static_cast<int>(threadIdx.x / 32); unit < units; unit += kPackedWarps) {
+      copy_packed_unit<T, Format>(p, index, out, unit);
+    }
+  });
+}
+
 }  // namespace
 
 Status embedding(const EmbeddingParams& params, const Execution& execution) {
+  if (params.table_format != WeightFormat::dense) {
+    return with_device_type(params.dtype, [&]<class T>(T) {
+      LaunchAttributes attributes(1, params.overlaps);
+      const LaunchShape shape = {grid_extent(params.num_tokens), kPackedWarps * 32, 0, attributes.span()};
+      return launch("embedding", packed_embedding_kernel<T>, shape, execution.stream, params);
+    });
+  }
   return with_device_type(params.dtype, [&]<class T>(T) {
     const bool whole = groups_are_whole<T>(params.table, params.width, params.width) &&
                        groups_are_whole<T>(params.out, params.width, params.width);

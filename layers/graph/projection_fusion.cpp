@@ -48,7 +48,7 @@ int only_reader(const Graph& graph, const Uses& uses, Value value) {
 }
 
 // Whether one of the fused operations can do the product.
-bool can_fuse(const Step<GemmParams>& linear) { return linear && linear.params->packed.num_segments == 0; }
+bool can_fuse(const Step<GemmParams>& linear) { return static_cast<bool>(linear); }
 
 // Whether they can also do something with the product: it is rounded to the activations' type.
 bool can_continue(const Step<GemmParams>& linear) { return can_fuse(linear) && linear.params->y_dtype == linear.params->dtype; }
@@ -61,6 +61,13 @@ bool can_fuse(const Step<NormParams>& norm) {
 
 // Returns the weight of a linear node, as printed.
 const Weight& weight_of(const Step<GemmParams>& linear) { return linear.node->weights.front(); }
+
+template <class Params>
+void set_weight(Node& node, Params& p, const Step<GemmParams>& of) {
+  node.weight(p.weight, weight_of(of));
+  p.packed = of.params->packed;
+  if (p.packed.num_segments > 0) p.weight = nullptr;
+}
 
 void set_norm(Node& node, InputNorm& norm, const Step<NormParams>& of) {
   if (!of) return;
@@ -111,7 +118,7 @@ Node projection_node(const Graph& graph, const Uses& uses, const Step<NormParams
   node.read(p.x, x);
   p.x_stride = graph.row_stride(x);
   set_norm(node, p.norm, norm);
-  node.weight(p.weight, weight_of(linear));
+  set_weight(node, p, linear);
   if (linear.params->bias != nullptr) node.weight(p.bias, linear.node->weights.back());
   if (may_start_early(graph, uses, linear)) {
     p.overlaps = true;
@@ -222,7 +229,7 @@ std::optional<Node> qkv_node(const Graph& graph, const Step<NormParams>& norm, c
   fused.read(p.hidden_states, from);
   p.hidden_stride = graph.row_stride(from);
   set_norm(fused, p.norm, norm);
-  fused.weight(p.weight, weight_of(linear));
+  set_weight(fused, p, linear);
   Node without_inputs = *prologue.node;
   auto& params = std::get<AttentionPrologueParams>(without_inputs.parameters);
   for (HeadsView* view : {&params.q, &params.k, &params.v}) {
@@ -286,7 +293,7 @@ std::optional<ProjectionChain> match_projection(const Graph& graph, const Uses& 
 // Matches the projection of q, k and v and the prologue, or that of gate and up and the activation, whatever is before them.
 std::optional<ProjectionChain> match_of_prompt(const Graph& graph, const Uses& uses, int index) {
   const auto linear = step_as<GemmParams>(graph, index);
-  if (!can_continue(linear)) return {};
+  if (!can_continue(linear) || linear.params->packed.num_segments > 0) return {};  // packed ones are separate operations
   const Value x = linear.node->reads().front();
   const int reader = only_reader(graph, uses, linear.node->writes().front());
   if (reader < 0 || is_written_between(graph, x, index, reader) || graph.info(x).base) return {};

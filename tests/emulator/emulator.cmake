@@ -11,7 +11,7 @@ add_library(CUDA::cudart_static ALIAS prologue_emulator)
 set(PROLOGUE_EMULATOR_DIR ${CMAKE_CURRENT_LIST_DIR})
 function(prologue_emulated_sources list)
   set(_sources ${${list}})
-  list(FILTER _sources EXCLUDE REGEX /gemm/[a-z]+_cuda\.cu$)
+  list(FILTER _sources EXCLUDE REGEX "/gemm/(cublaslt|gemm)_cuda\\.cu$")
   # -O1: hundreds of instances, and tests that are small. It also keeps GCC 12 from its SLP vectoriser, which makes vfmaddsub
   # of separate products and sums in spite of -ffp-contract=off.
   set_source_files_properties(${_sources} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS

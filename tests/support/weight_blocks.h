@@ -42,4 +42,38 @@ inline std::vector<uint8_t> random_blocks(WeightFormat format, int64_t rows, int
   return blocks;
 }
 
+// Makes blocks whose values are whole numbers, most of them 0, so that products with whole numbers are exact: one block in 8 has the scale 1,
+// and some a minimum of 1.
+inline std::vector<uint8_t> whole_blocks(WeightFormat format, int64_t rows, int64_t cols, uint64_t seed) {
+  std::vector<uint8_t> blocks = random_blocks(format, rows, cols, seed);
+  Random random(seed + 1);
+  const int64_t bytes = weight_block_bytes(format), elements = weight_block_elements(format);
+  for (size_t at = 0; at < blocks.size(); at += static_cast<size_t>(bytes)) {
+    uint8_t* const block = blocks.data() + at;
+    set_half(block + scale_at(format), elements == 256 || random.integer(0, 7) == 0 ? 1.0f : 0.0f);
+    if (minimum_at(format) >= 0) set_half(block + minimum_at(format), static_cast<float>(random.integer(0, 1)));
+    if (format == WeightFormat::q8_0) {
+      for (int64_t i = 2; i < bytes; ++i) block[i] = static_cast<uint8_t>(random.integer(-4, 4));
+    }
+    const bool has_parts = format == WeightFormat::q4_k || format == WeightFormat::q5_k;
+    for (int64_t i = 0; has_parts && i < 12;
+         ++i) {  // scales of parts: bytes 0 to 3, and the low halves of bytes 8 to 11; then minimums
+      const auto one_of = [&](int one_in) { return random.integer(1, one_in) == 1 ? 1 : 0; };
+      block[4 + i] = static_cast<uint8_t>(i < 4 ? one_of(8) : i < 8 ? one_of(2) : one_of(8) | one_of(2) << 4);
+    }
+    for (int64_t i = 192; format == WeightFormat::q6_k && i < 208; ++i) {
+      block[i] = random.integer(1, 8) == 1 ? static_cast<uint8_t>(random.integer(0, 1) == 0 ? 1 : -1) : uint8_t{0};
+    }
+  }
+  return blocks;
+}
+
+// Packs them.
+inline std::vector<uint8_t> packed_blocks(WeightFormat format, int64_t rows, int64_t cols, const std::vector<uint8_t>& blocks) {
+  std::vector<uint8_t> packed(static_cast<size_t>(packed_weight_bytes(format, rows, cols)));
+  const Status status = pack_weight({format, rows, cols, blocks.data(), packed.data()}, {});
+  if (!status.ok()) packed.clear();
+  return packed;
+}
+
 }  // namespace prologue::test

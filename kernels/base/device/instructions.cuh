@@ -205,6 +205,19 @@ __device__ inline uint32_t multiply_pairs(uint32_t x, uint32_t y) {
   }
 }
 
+// Returns x - y, of two 16-bit values each, rounded once. T is __half or __nv_bfloat16.
+template <class T>
+__device__ inline uint32_t subtract_pairs(uint32_t x, uint32_t y) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    constexpr uint32_t kMinusOne = 0xbf80bf80u;
+    uint32_t result;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(y), "r"(kMinusOne), "r"(x));
+    return result;
+  } else {
+    return subtract_halves(x, y);
+  }
+}
+
 // Two codes of e4m3, the lower (half 0) or the upper ones of a word, as float16, exactly.
 __device__ inline uint32_t halves_of_e4m3(uint32_t word, int half) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890

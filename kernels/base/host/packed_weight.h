@@ -7,6 +7,15 @@
 
 namespace prologue {
 
+// CUDA reads the pieces of two rows at once.
+inline constexpr int64_t kPackedDataAlignment = 16;
+
+inline Status check_packed_alignment(const char* operation, const void* data, Device device) {
+  if (device != Device::cuda || reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(kPackedDataAlignment) == 0) return {};
+  return invalid_argument(operation, ": packed rows are at ", data, ": on CUDA they must be aligned to ", kPackedDataAlignment,
+                          " bytes");
+}
+
 inline constexpr int64_t kMaxBlockElements = 256;
 
 // Sets out[weight_block_elements(format)] to a block of a row of `packed`, which has `cols` columns: each value in float32 as the format's

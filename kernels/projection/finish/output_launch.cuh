@@ -11,7 +11,7 @@ namespace prologue::cuda {
 inline bool is_gated(const ProjectionParams& p) { return p.activation.given != 0 && p.activation.gated; }
 
 inline Product product_of(const ProjectionParams& p) {
-  return {p.dtype, p.num_tokens, is_gated(p) ? 2 * p.n : p.n, p.k, p.x, p.x_stride, p.norm, p.weight};
+  return {p.dtype, p.num_tokens, is_gated(p) ? 2 * p.n : p.n, p.k, p.x, p.x_stride, p.norm, p.weight, p.packed};
 }
 
 // Says whether a product's kernel can do what follows it.

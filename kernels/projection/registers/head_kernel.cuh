@@ -13,6 +13,7 @@
 #include <prologue/kernels/base/device/cuda_types.cuh>
 #include <prologue/kernels/base/device/hopper.cuh>
 #include <prologue/kernels/projection/finish/head.cuh>
+#include <prologue/kernels/projection/registers/packed_stream.cuh>
 #include <prologue/kernels/projection/registers/product.cuh>
 
 namespace prologue::cuda {
@@ -47,23 +48,23 @@ inline constexpr int kMultipliersBarrier = 1;
 // kMultipliers is the most threads that multiply: 32 for 16 rows of a head, or more if the warps of a block divide k. kFinishers is 1, or 0
 // for launches that need as many blocks on an SM as fit without.
 template <class W, int V, int kTokenTiles, int kMultipliers, int kFinishers, int kFeatures>
-__global__ void __launch_bounds__(kMultipliers + 32 * kFinishers, kFinishers != 0 ? 2 : kWarpsOfSm * 32 / kMultipliers)
-    registers_head_kernel(const __grid_constant__ RegistersHeadArgs a, const __grid_constant__ MostStepsArgs p) {
+__global__ void __launch_bounds__(kMultipliers + 32 * kFinishers, kFinishers != 0 ? 2 : W::kWarpsOfSm * 32 / kMultipliers)
+    registers_head_kernel(const __grid_constant__ typename W::template With<RegistersHeadArgs> a,
+                          const __grid_constant__ MostStepsArgs p) {
   using T = typename W::T;
   static_assert((kFeatures & kMostSteps) != 0 && (kFeatures & kTokenNorm) == 0);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, multipliers = blockDim.x / 32 - kFinishers;
   const bool multiplies = warp < multipliers;
   const int head = static_cast<int>(blockIdx.x) >> a.log_blocks;  // of q, then of k, then of v
   const RegistersShared shared = lay_out(dynamic_shared<unsigned char>(), a);
-  const WarpWork work(a);
+  const WarpWork work(a, W::log_unit(a));
   const int own_tokens = work.own_tokens(a);
-  const int64_t row_bytes = int64_t{a.slices} * W::beside_x(kXSliceBytes);
-  const char* const rows = a.weight + (int64_t{head} * a.row_tiles + work.tile) * 16 * row_bytes;
-  WeightStream<W, kTokenTiles> stream(a, work, multiplies ? rows : nullptr);
+  const int64_t first_row = (int64_t{head} * a.row_tiles + work.tile) * 16;
+  WeightStream<W, kTokenTiles> stream(a, work, multiplies ? W::rows_at(a, first_row) : W::kNoRows);
   let_next_kernel_start();  // attention, whose first part is long and needs nothing that the kernel before this one writes
   open_arrivals(a, work, shared);
   prefetch_norm_weight(a, work.of_block);
-  const XStaging<T, kTokenTiles> stage(a, work.of_block, multipliers);
+  const XStaging<W, kTokenTiles> stage(a, work.of_block, multipliers);
   wait_for_previous_kernels();
 
   const auto token_in = [&](int slot) { return static_cast<uint32_t>((slot << a.log_blocks) + work.rank); };
@@ -116,15 +117,17 @@ __global__ void __launch_bounds__(kMultipliers + 32 * kFinishers, kFinishers != 
 
 // ---- on the host ------------------------------------------------------------------------------------------------------------
 
+template <class Args>
 struct RegistersHeadInstance {
   int vector;       // channels of an access of the prologue: heads have 64 * vector channels at most
   int features;     // of prologue_args.h, beside kMostSteps
   int token_tiles;  // of 8 tokens, at most
   int finishers;    // warps of a block that do not multiply
-  void (*kernel)(RegistersHeadArgs, MostStepsArgs);
+  void (*kernel)(Args, MostStepsArgs);
 };
 
-// Lists the kernels that ship, in the order in which they are chosen (registers/instances_cuda.cu).
-std::span<const RegistersHeadInstance> registers_heads(DType type);
+// List the kernels that ship, in the order in which they are chosen (registers/instances_cuda.cu, packed_instances_cuda.cu).
+std::span<const RegistersHeadInstance<RegistersHeadArgs>> registers_heads(DType type);
+std::span<const RegistersHeadInstance<PackedArgs<RegistersHeadArgs>>> packed_registers_heads(DType type);
 
 }  // namespace prologue::cuda

@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <bit>
+#include <span>
+#include <type_traits>
 
 #include <prologue/kernels/base/str_cat.h>
 #include <prologue/kernels/projection/policy.h>
@@ -12,14 +14,53 @@ namespace prologue::cuda {
 
 namespace {
 
+bool is_packed(const Product& p) { return p.packed.num_segments > 0; }
+
+// Whether the kernels can read packed weights: groups of 16 rows, each of one segment.
+bool has_whole_groups(const PackedWeight& packed) {
+  for (int32_t s = 0; s < packed.num_segments; ++s) {
+    const PackedRows& rows = packed.segments[s];
+    if (rows.rows % kPackedGroupRows != 0) return false;
+  }
+  return true;
+}
+
 bool can_multiply(const Product& p) {
-  return p.num_tokens <= kMostRegistersTokens && p.k % kSliceChannels == 0 && is_readable(p) && device_is_hopper_or_later();
+  return p.num_tokens <= kMostRegistersTokens && p.k % kSliceChannels == 0 && is_readable(p) && has_whole_groups(p.packed) &&
+         device_is_hopper_or_later();
+}
+
+// Says where the weights are; log_unit is as in PackedSegments.
+void fill_weights(RegistersArgs& a, const Product& p) { a.weight = static_cast<const char*>(p.weight); }
+
+template <class Args>
+void fill_weights(PackedArgs<Args>& a, const Product& p) {
+  int64_t rows = 0;
+  for (int32_t s = 0; s < kMaxWeightSegments; ++s) {
+    PackedSegments::Segment& segment = a.packed.segments[s];
+    if (s < p.packed.num_segments) {
+      const PackedRows& given = p.packed.segments[s];
+      rows += given.rows;
+      segment.data = static_cast<const char*>(given.data);
+      segment.format = given.format;
+      constexpr int kLogSlicesOfHalfBlock = 2;
+      if (weight_block_elements(given.format) > kSliceChannels) a.packed.log_unit = kLogSlicesOfHalfBlock;
+    }
+    segment.end_row = static_cast<int32_t>(rows);
+  }
+}
+
+int log_unit_of(const RegistersArgs&) { return 0; }
+template <class Args>
+int log_unit_of(const PackedArgs<Args>& a) {
+  return a.packed.log_unit;
 }
 
 // `row_tiles` counts the tiles of 16 rows of each cluster, `blocks` its blocks.
-void fill(RegistersArgs& a, const Product& p, int64_t row_tiles, int64_t blocks) {
+template <class Args>
+void fill(Args& a, const Product& p, int64_t row_tiles, int64_t blocks) {
   a.x = static_cast<const char*>(p.x);
-  a.weight = static_cast<const char*>(p.weight);
+  fill_weights(a, p);
   a.x_stride = p.x_stride * dtype_size(p.dtype);
   a.num_tokens = static_cast<int32_t>(p.num_tokens);
   a.slices = static_cast<int32_t>(p.k / kSliceChannels);
@@ -28,7 +69,7 @@ void fill(RegistersArgs& a, const Product& p, int64_t row_tiles, int64_t blocks)
   a.blocks = static_cast<int32_t>(blocks);
   a.log_blocks = std::countr_zero(static_cast<unsigned>(a.blocks));
   a.log_splits = std::bit_width(static_cast<unsigned>(std::max<int64_t>(1, 8 / row_tiles))) - 1;
-  const int32_t slices_of_block = divide_up(a.slices, a.blocks);
+  const int32_t slices_of_block = divide_up(a.slices >> log_unit_of(a), a.blocks) << log_unit_of(a);
   a.x_row_bytes = (slices_of_block | 1) * kXSliceBytes;
   constexpr int32_t kChunksOfWarp = 32, kChunksOfSlice = kXSliceBytes / 16;
   const int32_t warps = a.row_tiles << a.log_splits, chunks = slices_of_block * kChunksOfSlice;
@@ -36,8 +77,9 @@ void fill(RegistersArgs& a, const Product& p, int64_t row_tiles, int64_t blocks)
     ++a.log_staging_warps;
 }
 
-bool fits(const RegistersArgs& a, int token_tiles) {
-  return a.num_tokens <= 8 * token_tiles && a.slices >= a.blocks && shared_bytes_of(a) <= kMaxSharedBytes;
+template <class Args>
+bool fits(const Args& a, int token_tiles) {
+  return a.num_tokens <= 8 * token_tiles && a.slices >> log_unit_of(a) >= a.blocks && shared_bytes_of(a) <= kMaxSharedBytes;
 }
 
 // A kernel's arguments and the number of clusters, and what they say of the launch.
@@ -68,14 +110,26 @@ auto with_most_blocks(const Divide& divide) {
 
 // ---- a linear layer ---------------------------------------------------------------------------------------------------------
 
-std::string output_name(DType type, const RegistersOutputInstance& instance) {
-  return str_cat(dtype_name(type), ", registers, ", 8 * instance.token_tiles, " tokens");
+// The kernels with such arguments.
+template <class Args>
+std::span<const RegistersOutputInstance<Args>> outputs_of(DType type) {
+  if constexpr (std::is_same_v<Args, RegistersArgs>)
+    return registers_outputs(type);
+  else
+    return packed_registers_outputs(type);
 }
 
-std::optional<Division<RegistersArgs>> divide_output(const ProjectionParams& p, const RegistersOutputInstance& instance,
-                                                     int64_t row_tiles, int64_t blocks) {
+template <class Args>
+std::string output_name(DType type, const RegistersOutputInstance<Args>& instance) {
+  const char* const packed = std::is_same_v<Args, RegistersArgs> ? "" : ", packed";
+  return str_cat(dtype_name(type), ", registers", packed, ", ", 8 * instance.token_tiles, " tokens");
+}
+
+template <class Args>
+std::optional<Division<Args>> divide_output(const ProjectionParams& p, const RegistersOutputInstance<Args>& instance,
+                                            int64_t row_tiles, int64_t blocks) {
   const int64_t all = p.n / 16 * (is_gated(p) ? 2 : 1);
-  Division<RegistersArgs> division;
+  Division<Args> division;
   row_tiles = std::min(row_tiles, all);
   fill(division.args, product_of(p), row_tiles, blocks);
   division.clusters = divide_up(all, row_tiles);
@@ -84,17 +138,21 @@ std::optional<Division<RegistersArgs>> divide_output(const ProjectionParams& p, 
   return division;
 }
 
-Launch output_of_division(const ProjectionParams& p, const RegistersOutputInstance& instance,
-                          const Division<RegistersArgs>& division) {
+template <class Args>
+Launch output_of_division(const ProjectionParams& p, const RegistersOutputInstance<Args>& instance,
+                          const Division<Args>& division) {
   Launch l = output_launch(instance.kernel, division.args, p);
   division.shape(l, 0);
   return l;
 }
 
-std::optional<Launch> choose_output(const ProjectionParams& p) {
-  if (!can_finish(p) || !can_multiply(product_of(p))) return {};
-  const RegistersOutputInstance& instance = registers_outputs(p.dtype).front();
-  std::optional<Division<RegistersArgs>> best;
+template <class Args>
+std::optional<Launch> choose_output_with(const ProjectionParams& p) {
+  const auto all = outputs_of<Args>(p.dtype);
+  const auto found = std::find_if(all.begin(), all.end(), [&](const auto& each) { return p.num_tokens <= 8 * each.token_tiles; });
+  if (found == all.end()) return {};
+  const RegistersOutputInstance<Args>& instance = *found;
+  std::optional<Division<Args>> best;
   for (int64_t row_tiles = policy::kMostRowTiles; row_tiles >= policy::kFewestRowTiles; row_tiles /= 2) {
     const auto divide = [&](int64_t blocks) { return divide_output(p, instance, row_tiles, blocks); };
     auto division = with_most_blocks(divide);
@@ -112,15 +170,22 @@ std::optional<Launch> choose_output(const ProjectionParams& p) {
   return output_of_division(p, instance, *best);
 }
 
+std::optional<Launch> choose_output(const ProjectionParams& p) {
+  const Product product = product_of(p);
+  if (!can_finish(p) || !can_multiply(product)) return {};
+  return is_packed(product) ? choose_output_with<PackedArgs<RegistersArgs>>(p) : choose_output_with<RegistersArgs>(p);
+}
+
 std::vector<std::string> output_names(DType type) {
   std::vector<std::string> names;
-  for (const RegistersOutputInstance& instance : registers_outputs(type)) names.push_back(output_name(type, instance));
+  for (const auto& instance : registers_outputs(type)) names.push_back(output_name(type, instance));
+  for (const auto& instance : packed_registers_outputs(type)) names.push_back(output_name(type, instance));
   return names;
 }
 
-void possible_outputs(const ProjectionParams& params, std::vector<PossibleLaunch<ProjectionParams>>& list) {
-  if (!can_finish(params) || !can_multiply(product_of(params))) return;
-  for (const RegistersOutputInstance& instance : registers_outputs(params.dtype)) {
+template <class Args>
+void possible_outputs_with(const ProjectionParams& params, std::vector<PossibleLaunch<ProjectionParams>>& list) {
+  for (const RegistersOutputInstance<Args>& instance : outputs_of<Args>(params.dtype)) {
     for (int64_t row_tiles = policy::kMostRowTiles; row_tiles >= policy::kFewestRowTiles; row_tiles /= 2) {
       for (int64_t blocks = 1; blocks <= kMaxBlocksOfCluster; blocks *= 2) {
         if (!divide_output(params, instance, row_tiles, blocks)) continue;
@@ -135,14 +200,32 @@ void possible_outputs(const ProjectionParams& params, std::vector<PossibleLaunch
   }
 }
 
-// ---- heads ------------------------------------------------------------------------------------------------------------------
-
-std::string head_name(DType type, const RegistersHeadInstance& instance) {
-  return str_cat(dtype_name(type), ", registers, heads of ", 64 * instance.vector, " channels, ", 8 * instance.token_tiles,
-                 " tokens", instance.finishers != 0 ? ", finishers" : "", names_of(instance.features));
+void possible_outputs(const ProjectionParams& params, std::vector<PossibleLaunch<ProjectionParams>>& list) {
+  const Product product = product_of(params);
+  if (!can_finish(params) || !can_multiply(product)) return;
+  is_packed(product) ? possible_outputs_with<PackedArgs<RegistersArgs>>(params, list)
+                     : possible_outputs_with<RegistersArgs>(params, list);
 }
 
-bool serves(const RegistersHeadInstance& instance, const AttentionPrologueParams& p) {
+// ---- heads ------------------------------------------------------------------------------------------------------------------
+
+template <class Args>
+std::span<const RegistersHeadInstance<Args>> heads_with(DType type) {
+  if constexpr (std::is_same_v<Args, RegistersHeadArgs>)
+    return registers_heads(type);
+  else
+    return packed_registers_heads(type);
+}
+
+template <class Args>
+std::string head_name(DType type, const RegistersHeadInstance<Args>& instance) {
+  const char* const packed = std::is_same_v<Args, RegistersHeadArgs> ? "" : ", packed";
+  return str_cat(dtype_name(type), ", registers", packed, ", heads of ", 64 * instance.vector, " channels, ",
+                 8 * instance.token_tiles, " tokens", instance.finishers != 0 ? ", finishers" : "", names_of(instance.features));
+}
+
+template <class Args>
+bool serves(const RegistersHeadInstance<Args>& instance, const AttentionPrologueParams& p) {
   if (p.head_dim > 64 * instance.vector || p.num_tokens > 8 * instance.token_tiles || widest_vector(p) < instance.vector)
     return false;
   const int features = features_of(p, instance.vector);
@@ -157,11 +240,14 @@ bool can_finish_heads(const HeadCall& call) {
 }
 
 // A cluster of one block has no finisher: registers/head_kernel.cuh says why.
-int64_t fewest_blocks(const RegistersHeadInstance& instance) { return instance.finishers == 0 ? 1 : 2; }
+template <class Args>
+int64_t fewest_blocks(const RegistersHeadInstance<Args>& instance) {
+  return instance.finishers == 0 ? 1 : 2;
+}
 
-std::optional<Division<RegistersHeadArgs>> divide_heads(const HeadCall& call, const RegistersHeadInstance& instance,
-                                                        int64_t blocks) {
-  Division<RegistersHeadArgs> division;
+template <class Args>
+std::optional<Division<Args>> divide_heads(const HeadCall& call, const RegistersHeadInstance<Args>& instance, int64_t blocks) {
+  Division<Args> division;
   fill(division.args, call.product, call.prologue.head_dim / 16, blocks);
   division.args.lanes = lanes_of_heads(instance, call.prologue);
   division.clusters = heads_of(call);
@@ -169,16 +255,16 @@ std::optional<Division<RegistersHeadArgs>> divide_heads(const HeadCall& call, co
   return division;
 }
 
-Launch heads_of_division(const HeadCall& call, const RegistersHeadInstance& instance,
-                         const Division<RegistersHeadArgs>& division) {
+template <class Args>
+Launch heads_of_division(const HeadCall& call, const RegistersHeadInstance<Args>& instance, const Division<Args>& division) {
   Launch l = head_launch(instance.kernel, division.args, call, instance.vector);
   division.shape(l, instance.finishers);
   return l;
 }
 
-std::optional<Launch> choose_heads(const HeadCall& call) {
-  if (!saves_enough(call) || !can_finish_heads(call) || !can_multiply(call.product)) return {};
-  for (const RegistersHeadInstance& instance : registers_heads(call.product.dtype)) {
+template <class Args>
+std::optional<Launch> choose_heads_with(const HeadCall& call) {
+  for (const RegistersHeadInstance<Args>& instance : heads_with<Args>(call.product.dtype)) {
     if (!serves(instance, call.prologue)) continue;
     const auto division = with_most_blocks([&](int64_t blocks) { return divide_heads(call, instance, blocks); });
     if (!division || division->args.blocks < fewest_blocks(instance)) continue;
@@ -189,15 +275,22 @@ std::optional<Launch> choose_heads(const HeadCall& call) {
   return {};
 }
 
+std::optional<Launch> choose_heads(const HeadCall& call) {
+  if (!saves_enough(call) || !can_finish_heads(call) || !can_multiply(call.product)) return {};
+  return is_packed(call.product) ? choose_heads_with<PackedArgs<RegistersHeadArgs>>(call)
+                                 : choose_heads_with<RegistersHeadArgs>(call);
+}
+
 std::vector<std::string> head_names(DType type) {
   std::vector<std::string> names;
-  for (const RegistersHeadInstance& instance : registers_heads(type)) names.push_back(head_name(type, instance));
+  for (const auto& instance : registers_heads(type)) names.push_back(head_name(type, instance));
+  for (const auto& instance : packed_registers_heads(type)) names.push_back(head_name(type, instance));
   return names;
 }
 
-void possible_heads(const HeadCall& call, std::vector<PossibleLaunch<HeadCall>>& list) {
-  if (!can_finish_heads(call) || !can_multiply(call.product)) return;
-  for (const RegistersHeadInstance& instance : registers_heads(call.product.dtype)) {
+template <class Args>
+void possible_heads_with(const HeadCall& call, std::vector<PossibleLaunch<HeadCall>>& list) {
+  for (const RegistersHeadInstance<Args>& instance : heads_with<Args>(call.product.dtype)) {
     if (!serves(instance, call.prologue)) continue;
     for (int64_t blocks = fewest_blocks(instance); blocks <= kMaxBlocksOfCluster; blocks *= 2) {
       if (!divide_heads(call, instance, blocks)) continue;
@@ -211,11 +304,17 @@ void possible_heads(const HeadCall& call, std::vector<PossibleLaunch<HeadCall>>&
   }
 }
 
+void possible_heads(const HeadCall& call, std::vector<PossibleLaunch<HeadCall>>& list) {
+  if (!can_finish_heads(call) || !can_multiply(call.product)) return;
+  is_packed(call.product) ? possible_heads_with<PackedArgs<RegistersHeadArgs>>(call, list)
+                          : possible_heads_with<RegistersHeadArgs>(call, list);
+}
+
 }  // namespace
 
 constinit const Way<ProjectionParams> kRegistersOutput = {
-    "registers", 8, true, device_is_hopper_or_later, output_names, possible_outputs, choose_output};
-constinit const Way<HeadCall> kRegistersHeads = {"registers", kMostRegistersTokens, true,        device_is_hopper_or_later,
+    "registers", kMostRegistersTokens, true, true, device_is_hopper_or_later, output_names, possible_outputs, choose_output};
+constinit const Way<HeadCall> kRegistersHeads = {"registers", kMostRegistersTokens, true,        true, device_is_hopper_or_later,
                                                  head_names,  possible_heads,       choose_heads};
 
 }  // namespace prologue::cuda

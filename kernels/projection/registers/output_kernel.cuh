@@ -7,6 +7,7 @@
 #include <span>
 
 #include <prologue/kernels/projection/finish/output.cuh>
+#include <prologue/kernels/projection/registers/packed_stream.cuh>
 #include <prologue/kernels/projection/registers/product.cuh>
 
 namespace prologue::cuda {
@@ -14,21 +15,21 @@ namespace prologue::cuda {
 inline constexpr int kRegistersThreads = 256;
 
 template <class W, int kTokenTiles>
-__global__ void __launch_bounds__(kRegistersThreads, kWarpsOfSm * 32 / kRegistersThreads)
-    registers_output_kernel(const __grid_constant__ RegistersArgs a, const __grid_constant__ OutputArgs o) {
+__global__ void __launch_bounds__(kRegistersThreads, W::kWarpsOfSm * 32 / kRegistersThreads)
+    registers_output_kernel(const __grid_constant__ typename W::template With<RegistersArgs> a,
+                            const __grid_constant__ OutputArgs o) {
   using T = typename W::T;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   const RegistersShared shared = lay_out(dynamic_shared<unsigned char>(), a);
-  const WarpWork work(a);
+  const WarpWork work(a, W::log_unit(a));
   const int rows = o.gated != 0 ? a.row_tiles * 8 : a.row_tiles * 16;  // of y, of a cluster
   const int first_row = (static_cast<int>(blockIdx.x) >> a.log_blocks) * rows;
   const bool is_up = work.tile * 16 >= rows;
   const int row = first_row + work.tile * 16 - (is_up ? rows : 0);
-  const int64_t row_bytes = int64_t{a.slices} * W::beside_x(kXSliceBytes);
-  WeightStream<W, kTokenTiles> stream(a, work, row < o.n ? a.weight + (int64_t{row} + (is_up ? o.n : 0)) * row_bytes : nullptr);
+  WeightStream<W, kTokenTiles> stream(a, work, row < o.n ? W::rows_at(a, int64_t{row} + (is_up ? o.n : 0)) : W::kNoRows);
   open_arrivals(a, work, shared);
   prefetch_norm_weight(a, work.of_block);
-  const XStaging<T, kTokenTiles> stage(a, work.of_block, warps);
+  const XStaging<W, kTokenTiles> stage(a, work.of_block, warps);
   wait_for_previous_kernels();
   if (a.signals_early != 0) let_next_kernel_start();
 
@@ -69,12 +70,14 @@ __global__ void __launch_bounds__(kRegistersThreads, kWarpsOfSm * 32 / kRegister
 
 // ---- on the host ------------------------------------------------------------------------------------------------------------
 
+template <class Args>
 struct RegistersOutputInstance {
   int token_tiles;  // of 8 tokens, at most
-  void (*kernel)(RegistersArgs, OutputArgs);
+  void (*kernel)(Args, OutputArgs);
 };
 
-// Lists the kernels that ship, in the order in which they are chosen (registers/instances_cuda.cu).
-std::span<const RegistersOutputInstance> registers_outputs(DType type);
+// List the kernels that ship, in the order in which they are chosen (registers/instances_cuda.cu, packed_instances_cuda.cu).
+std::span<const RegistersOutputInstance<RegistersArgs>> registers_outputs(DType type);
+std::span<const RegistersOutputInstance<PackedArgs<RegistersArgs>>> packed_registers_outputs(DType type);
 
 }  // namespace prologue::cuda

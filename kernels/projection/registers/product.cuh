@@ -26,8 +26,6 @@ namespace prologue::cuda {
 inline constexpr int kSliceChannels = 32;  // of k: what a warp multiplies at a time
 inline constexpr int kXSliceBytes = 64;    // of x
 inline constexpr int kMostRegistersTokens = 16;
-// An SM has many warps of few registers, each with little in flight: 2 KB for each of 24 warps of an SM keep the memory busy.
-inline constexpr int kWarpsOfSm = 32;
 inline constexpr int kSlicesInFlight = 2;  // of a warp
 
 struct RegistersArgs {
@@ -103,11 +101,14 @@ struct WarpWork {
   SliceRange of_block;
   SliceRange of_warp;
 
-  __device__ explicit WarpWork(const RegistersArgs& a)
+  // A part has a multiple of 2^log_unit slices.
+  __device__ WarpWork(const RegistersArgs& a, int log_unit)
       : rank(static_cast<int>(cluster_rank())), tile(threadIdx.x / 32), split(0) {
     for (; tile >= a.row_tiles; tile -= a.row_tiles) ++split;
-    of_block = part_of({0, a.slices}, rank, a.log_blocks);
-    of_warp = part_of(of_block, split, a.log_splits);
+    const SliceRange block = part_of({0, a.slices >> log_unit}, rank, a.log_blocks);
+    const SliceRange warp = part_of(block, split, a.log_splits);
+    of_block = {block.begin << log_unit, block.end << log_unit};
+    of_warp = {warp.begin << log_unit, warp.end << log_unit};
   }
   // Returns how many of the tokens rank, rank + blocks, ... this block finishes.
   __device__ int own_tokens(const RegistersArgs& a) const { return (a.num_tokens - rank + a.blocks - 1) >> a.log_blocks; }
@@ -139,7 +140,7 @@ __device__ inline void multiply_pieces(float (&sums)[kTokenTiles][4], const RowP
 template <class W, int kTokenTiles>
 class WeightStream {
   using T = typename W::T;
-  static constexpr int kSliceBytes = W::beside_x(kXSliceBytes);
+  static constexpr int kSliceBytes = W::kSliceBytes;
 
  public:
   // `rows` is the first of the 16, or null if there are none.
@@ -245,8 +246,10 @@ __device__ inline void prefetch_norm_weight(const RegistersArgs& a, const SliceR
 // Brings x of `channels`, times the norm's weight, and the sums of its squares to shared memory. The first `warps` of the block do so:
 // several divide a token's channels where there are few tokens; otherwise a warp has several tokens, whose loads are in flight together.
 // The constructor does what needs no x.
-template <class T, int kTokenTiles>
+template <class W, int kTokenTiles>
 class XStaging {
+  using T = typename W::T;
+
  public:
   __device__ XStaging(const RegistersArgs& a, const SliceRange& channels, int warps)
       : channels_(channels), step_(warps >> a.log_staging_warps) {
@@ -255,7 +258,7 @@ class XStaging {
     part_ = warp - (first_ << a.log_staging_warps);
     begin_ = part_ * 32 + lane;
     from_ = first_ * a.x_stride + channels.begin * kXSliceBytes + begin_ * 16;
-    to_ = first_ * a.x_row_bytes + begin_ * 16;
+    to_ = first_ * a.x_row_bytes + W::place_of_x(begin_);
     asm volatile("" : "+l"(from_), "+r"(to_));  // they are there before the wait for x
   }
 
@@ -288,7 +291,7 @@ class XStaging {
               bytes[j] = pack<T, 8>(x);
             }
           }
-          if (first + j * step_ < a.num_tokens) store_bytes<16, false>(to + j * step_ * a.x_row_bytes + at, bytes[j]);
+          if (first + j * step_ < a.num_tokens) W::store_x(to + j * step_ * a.x_row_bytes + at, bytes[j]);
         }
       }
       if (a.normed != 0) {

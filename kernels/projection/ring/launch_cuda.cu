@@ -250,8 +250,9 @@ void possible_heads(const HeadCall& call, std::vector<PossibleLaunch<HeadCall>>&
 
 }  // namespace
 
-constinit const Way<ProjectionParams> kRingOutput = {"ring",       kMostRingTokens,  true,         runs_here,
+constinit const Way<ProjectionParams> kRingOutput = {"ring",       kMostRingTokens,  true,         false, runs_here,
                                                      output_names, possible_outputs, choose_output};
-constinit const Way<HeadCall> kRingHeads = {"ring", kMostRingTokens, true, runs_here, head_names, possible_heads, choose_heads};
+constinit const Way<HeadCall> kRingHeads = {"ring",    kMostRingTokens, true,           false,
+                                            runs_here, head_names,      possible_heads, choose_heads};
 
 }  // namespace prologue::cuda

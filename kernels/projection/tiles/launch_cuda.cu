@@ -227,8 +227,8 @@ void possible_heads(const HeadCall& call, std::vector<PossibleLaunch<HeadCall>>&
 
 }  // namespace
 
-constinit const Way<ProjectionParams> kTilesOutput = {"tiles",      0, false, runs_outputs, output_names, possible_outputs,
+constinit const Way<ProjectionParams> kTilesOutput = {"tiles",      0, false, false, runs_outputs, output_names, possible_outputs,
                                                       choose_output};
-constinit const Way<HeadCall> kTilesHeads = {"tiles", 0, false, runs_heads, head_names, possible_heads, choose_heads};
+constinit const Way<HeadCall> kTilesHeads = {"tiles", 0, false, false, runs_heads, head_names, possible_heads, choose_heads};
 
 }  // namespace prologue::cuda

@@ -146,8 +146,8 @@ void possible_heads(const HeadCall& call, std::vector<PossibleLaunch<HeadCall>>&
 }  // namespace
 
 constinit const Way<ProjectionParams> kVectorOutput = {
-    "vector", 1, true, device_is_hopper_or_later, output_names, possible_outputs, choose_output};
-constinit const Way<HeadCall> kVectorHeads = {"vector",       1,           true, device_is_hopper_or_later, head_names,
+    "vector", 1, true, false, device_is_hopper_or_later, output_names, possible_outputs, choose_output};
+constinit const Way<HeadCall> kVectorHeads = {"vector",       1,           true, false, device_is_hopper_or_later, head_names,
                                               possible_heads, choose_heads};
 
 }  // namespace prologue::cuda

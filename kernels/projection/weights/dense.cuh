@@ -37,6 +37,28 @@ struct DenseWeights {
     return x_bytes;
   }
 
+  // ---- rows of a matrix -------------------------------------------------------------------------------------------------------
+
+  template <class Args>
+  using With = Args;  // the arguments of a kernel: those of a way have all that it needs
+  using Rows = const char*;
+  static constexpr Rows kNoRows = nullptr;
+  template <class Args>
+  __device__ static Rows rows_at(const Args& a, int64_t row) {
+    return a.weight + row * (int64_t{a.slices} * kSliceBytes);
+  }
+  // A warp's part of k is any number of slices of 32 channels.
+  template <class Args>
+  __device__ static constexpr int log_unit(const Args&) {
+    return 0;
+  }
+  static constexpr int kSliceBytes = 64;
+  // An SM has many warps of few registers, each with little in flight: 2 KB for each of 24 warps of an SM keep the memory busy.
+  static constexpr int kWarpsOfSm = 32;
+  // Where chunk `chunk` of x, 8 channels, is in shared memory; store_x() stores it there.
+  __device__ static int place_of_x(int chunk) { return chunk * 16; }
+  __device__ static void store_x(unsigned char* to, const Bytes<16>& x) { store_bytes<16, false>(to, x); }
+
   // ---- through registers ------------------------------------------------------------------------------------------------------
 
   using Piece = uint4;

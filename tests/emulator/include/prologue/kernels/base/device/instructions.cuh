@@ -158,6 +158,19 @@ uint32_t multiply_pairs(uint32_t x, uint32_t y) {
   }
 }
 
+template <class T>
+uint32_t subtract_pairs(uint32_t x, uint32_t y) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    const auto difference = [&](int i) {
+      return __bfloat162float({static_cast<uint16_t>(x >> (16 * i))}) - __bfloat162float({static_cast<uint16_t>(y >> (16 * i))});
+    };
+    const __nv_bfloat162 result = __floats2bfloat162_rn(difference(0), difference(1));
+    return result.x.bits | static_cast<uint32_t>(result.y.bits) << 16;
+  } else {
+    return subtract_halves(x, y);
+  }
+}
+
 // mma.m16n8k16
 template <class T>
 void multiply_matrices(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {

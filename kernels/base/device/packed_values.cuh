@@ -1,0 +1,54 @@
+// Makes packed weights (packed_weight.cuh) single values again, in float32, with the bits that unpack_block() gives on the CPU.
+#pragma once
+
+#include <cstdint>
+
+#include <prologue/kernels/base/device/head_unit.cuh>
+#include <prologue/kernels/base/device/packed_weight.cuh>
+
+namespace prologue::cuda {
+
+// What a lane has of a slice: of its two rows, four neighbouring channels of the first 16 and four of the last 16.
+struct PackedSliceValues {
+  float values[2][2][4];
+};
+
+// A lane's part of a unit. All lanes of the warp must call slice() together.
+template <class Format>
+class PackedUnitValues {
+ public:
+  __device__ PackedUnitValues(const char* group, int unit, int lane) : half_(unit % 2) {
+    Format::load(words_, group, unit, lane);
+    parts_ = Format::parts(words_, half_);
+  }
+
+  __device__ PackedSliceValues slice(int slice, int lane) const {
+    const PackedCodes codes = Format::codes(words_, slice, lane, half_);
+    const PackedScales scales = Format::scales(words_, slice, lane, parts_);
+    PackedSliceValues result;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const uint32_t(&pairs)[4] = row == 0 ? codes.low : codes.high;
+      const float minimum = row == 0 ? scales.minimum_low : scales.minimum_high;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float scale = row == 0 ? scales.low : scales.high;
+        if (Format::kTwoScales && half == 1) scale = row == 0 ? scales.second_low : scales.second_high;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {  // channels 0 and 2 are a pair, then 1 and 3
+          const int code = static_cast<int>(pairs[2 * half + i % 2] >> (i / 2 * 16) & 0xffffu) - Format::kOffset;
+          const float product = __fmul_rn(scale, static_cast<float>(code));
+          result.values[row][half][i] = Format::kHasMinimum ? __fadd_rn(product, minimum) : product;
+        }
+      }
+    }
+    return result;
+  }
+
+ private:
+  int half_;
+  uint32_t words_[Format::kWords];
+  uint32_t parts_;
+};
+
+}  // namespace prologue::cuda

@@ -1,0 +1,380 @@
+// Reads packed weights (weight_format.h) as operands of mma.m16n8k16.
+//
+// A warp has the 16 rows of a group, and 32 of their channels at a time: a slice. Lane i has rows 2 (i / 4) and 2 (i / 4) + 1, which are
+// neighbours in memory and which take the places of rows i / 4 and i / 4 + 8 of an operand. Of a slice it has eight channels, those that
+// are beside each other in a word of codes: with c = i % 4, channels 4 c to 4 c + 3 and 16 + 4 c to 16 + 4 c + 3. They are the k of two
+// products: of the first one the channels (4 c, 4 c + 2) and (4 c + 1, 4 c + 3), of the second one those 16 further, since these are pairs of
+// codes that are 16 bits apart. The other operand must have the same channels in these places.
+//
+// A format is a struct: how many slices a lane loads together (a unit), how, and what their codes and scales are:
+//
+//   load(words, group, unit, lane)        from a group of 16 rows
+//   parts(words, unit % 2)                what the lanes of a row exchange, for scales()
+//   codes(words, slice, lane, unit % 2)   of a slice of the unit, 0 <= slice < kSlices
+//   scales(words, slice, lane, parts)     a weight is (code - kOffset) * scale + minimum. All lanes of the warp must call it together
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include <prologue/kernels/base/weight_format.h>
+#include <prologue/kernels/base/device/cuda_types.cuh>
+#include <prologue/kernels/base/device/instructions.cuh>
+
+namespace prologue::cuda {
+
+inline constexpr int kPackedSliceChannels = 32;
+
+// What a lane has of a slice: of both of its rows, the pairs of codes of the first product, then those of the second one.
+struct PackedCodes {
+  uint32_t low[4];
+  uint32_t high[4];
+};
+
+// The factors of a lane's two rows of a slice. Where each 16 channels have a scale of their own, the second ones are in `second`.
+struct PackedScales {
+  float low = 0.0f, high = 0.0f;
+  float second_low = 0.0f, second_high = 0.0f;
+  float minimum_low = 0.0f, minimum_high = 0.0f;
+};
+
+// ---- parts of the formats ---------------------------------------------------------------------------------------------------
+
+// Loads the pieces of two neighbouring rows: of 4, 2 or 1 bytes each.
+__device__ inline void load_words(uint32_t (&words)[2], const char* from) {
+  const uint2 both = *reinterpret_cast<const uint2*>(from);
+  words[0] = both.x, words[1] = both.y;
+}
+__device__ inline uint32_t load_halves(const char* from) { return *reinterpret_cast<const uint32_t*>(from); }
+__device__ inline uint32_t load_two_bytes(const char* from) { return *reinterpret_cast<const uint16_t*>(from); }
+
+// The power of two into whose lower bits a code goes.
+template <class T>
+inline constexpr uint32_t kCodeBase = std::is_same_v<T, __nv_bfloat16> ? 0x43004300u : 0x64006400u;
+template <class T>
+inline constexpr int kCodeBaseValue = std::is_same_v<T, __nv_bfloat16> ? 128 : 1024;
+
+// Returns twice the value, which is a whole number below 2048 (bfloat16: 256), as T.
+template <class T>
+constexpr uint32_t two_of(int value) {
+  int exponent = 0;
+  while (value >> (exponent + 1) != 0) ++exponent;
+  constexpr int kBits = std::is_same_v<T, __nv_bfloat16> ? 7 : 10, kBias = std::is_same_v<T, __nv_bfloat16> ? 127 : 15;
+  const uint32_t mantissa = static_cast<uint32_t>(value - (1 << exponent)) << kBits >> exponent;
+  const uint32_t one = static_cast<uint32_t>(exponent + kBias) << kBits | mantissa;
+  return one | one << 16;
+}
+
+__device__ inline float low_half(uint32_t pair) { return __half22float2(*reinterpret_cast<const __half2*>(&pair)).x; }
+__device__ inline float high_half(uint32_t pair) { return __half22float2(*reinterpret_cast<const __half2*>(&pair)).y; }
+
+// Returns byte kByte of a word as a float.
+template <int kByte>
+__device__ inline float byte_as_float(uint32_t word) {
+  constexpr uint32_t kBase = 0x4b000000u;  // 2^23, whose lowest bit is 1
+  return __uint_as_float(__byte_perm(word, kBase, 0x7540 | kByte)) - 8388608.0f;
+}
+
+// Blocks of 32 channels: scale | minimum, if kMinimum | fifth bits, if kFifth | 32 x 4 bits. A word of codes has four bytes; their low nibbles
+// are channels of the first half of the block.
+template <bool kMinimum, bool kFifth>
+struct PackedNibbles {
+  static constexpr int kSlices = 1;  // of a unit
+  static constexpr int kWords = 3 + (kMinimum ? 1 : 0) + (kFifth ? 2 : 0);
+  static constexpr int kUnitsInFlight = kFifth ? 4 : 6;
+  static constexpr bool kHasMinimum = kMinimum, kTwoScales = false;
+  static constexpr int kOffset = kMinimum ? 0 : kFifth ? 16 : 8;
+  static constexpr int kMinimumAt = 32, kFifthAt = kMinimum ? 64 : 32, kCodesAt = kFifthAt + (kFifth ? 64 : 0);
+  static constexpr int kGroupBytes = kCodesAt + 256;
+
+  __device__ static void load(uint32_t (&words)[kWords], const char* group, int unit, int lane) {
+    const char* const block = group + unit * int64_t{kGroupBytes};
+    const int rows = lane / 4;
+    uint32_t codes[2];
+    load_words(codes, block + kCodesAt + lane % 4 * 64 + rows * 8);
+    words[0] = codes[0], words[1] = codes[1];
+    words[2] = load_halves(block + rows * 4);
+    if constexpr (kMinimum) words[3] = load_halves(block + kMinimumAt + rows * 4);
+    if constexpr (kFifth) {
+      uint32_t bits[2];
+      load_words(bits, block + kFifthAt + rows * 8);
+      words[kWords - 2] = bits[0], words[kWords - 1] = bits[1];
+    }
+  }
+
+  // Returns the codes of two channels that are 16 bits apart in memory: 0 and 2 of the lane's word, or 1 and 3.
+  __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int, int lane, int) {
+    PackedCodes codes;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      uint32_t(&to)[4] = row == 0 ? codes.low : codes.high;
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) to[pair] = words[row] >> (pair % 2 * 8 + pair / 2 * 4) & 0x000f000fu;
+      if constexpr (kFifth) {
+        // Bit i of a block's word is of channel i: those of channels 0 and 2 go to bits 4 and 20.
+        const uint32_t bits = words[kWords - 2 + row] >> (lane % 4 * 4);
+#pragma unroll
+        for (int pair = 0; pair < 4; ++pair) {
+          constexpr uint32_t kToBits4And20 = 1u << 4 | 1u << 18;
+          to[pair] |= (bits >> (pair % 2 + pair / 2 * 16) & 5u) * kToBits4And20 & 0x00100010u;
+        }
+      }
+    }
+    return codes;
+  }
+
+  __device__ static uint32_t parts(const uint32_t (&)[kWords], int) { return 0; }
+  __device__ static PackedScales scales(const uint32_t (&words)[kWords], int, int, uint32_t) {
+    PackedScales s;
+    s.low = low_half(words[2]), s.high = high_half(words[2]);
+    if constexpr (kMinimum) s.minimum_low = low_half(words[3]), s.minimum_high = high_half(words[3]);
+    return s;
+  }
+};
+
+struct PackedQ8_0 {
+  static constexpr int kSlices = 1, kWords = 5, kUnitsInFlight = 4;
+  static constexpr bool kHasMinimum = false, kTwoScales = false;
+  static constexpr int kOffset = 128;
+  static constexpr int kGroupBytes = 32 + 512;
+
+  __device__ static void load(uint32_t (&words)[kWords], const char* group, int unit, int lane) {
+    const char* const block = group + unit * int64_t{kGroupBytes};
+    const int rows = lane / 4;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      uint32_t codes[2];
+      load_words(codes, block + 32 + (4 * i + lane % 4) * 64 + rows * 8);
+      words[2 * i] = codes[0], words[2 * i + 1] = codes[1];
+    }
+    words[4] = load_halves(block + rows * 4);
+  }
+
+  // Codes are signed: with 128 more they are 0 to 255.
+  __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int, int, int) {
+    PackedCodes codes;
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+      codes.low[pair] = (words[pair / 2 * 2] ^ 0x80808080u) >> (pair % 2 * 8) & 0x00ff00ffu;
+      codes.high[pair] = (words[pair / 2 * 2 + 1] ^ 0x80808080u) >> (pair % 2 * 8) & 0x00ff00ffu;
+    }
+    return codes;
+  }
+
+  __device__ static uint32_t parts(const uint32_t (&)[kWords], int) { return 0; }
+  __device__ static PackedScales scales(const uint32_t (&words)[kWords], int, int, uint32_t) {
+    PackedScales s;
+    s.low = low_half(words[4]), s.high = high_half(words[4]);
+    return s;
+  }
+};
+
+// Blocks of 256 channels in eight parts of 32: scale | minimum | scales and minimums of the parts, 6 bits each | fifth bits, if kFifth |
+// 256 x 4 bits. A unit is half of a block. A word of codes has the channels of two parts, in low and high nibbles.
+template <bool kFifth>
+struct PackedParts {
+  static constexpr int kSlices = 4;
+  static constexpr int kWords = 8 + 2 + 3 + (kFifth ? 4 : 0);
+  static constexpr int kUnitsInFlight = 2;
+  static constexpr bool kHasMinimum = true, kTwoScales = false;
+  static constexpr int kOffset = 0;
+  static constexpr int kFifthAt = 256, kCodesAt = kFifthAt + (kFifth ? 512 : 0), kGroupBytes = kCodesAt + 2048;
+
+  // words: 8 of codes | scale | minimum | three bytes of parts | 4 of fifth bits, shifted to those of this half
+  __device__ static void load(uint32_t (&words)[kWords], const char* group, int unit, int lane) {
+    const char* const block = group + unit / 2 * int64_t{kGroupBytes};
+    const int half = unit % 2, rows = lane / 4, c = lane % 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      uint32_t codes[2];
+      load_words(codes, block + kCodesAt + (half * 16 + i * 4 + c) * 64 + rows * 8);
+      words[2 * i] = codes[0], words[2 * i + 1] = codes[1];
+    }
+    words[8] = load_halves(block + rows * 4);
+    words[9] = load_halves(block + 32 + rows * 4);
+#pragma unroll
+    for (int i = 0; i < 3; ++i) words[10 + i] = load_two_bytes(block + 64 + (4 * i + c) * 16 + rows * 2);
+    if constexpr (kFifth) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        uint32_t bits[2];
+        load_words(bits, block + kFifthAt + (4 * i + c) * 64 + rows * 8);
+        words[13 + 2 * i] = bits[0], words[14 + 2 * i] = bits[1];
+      }
+    }
+  }
+
+  __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int slice, int, int half) {
+    PackedCodes codes;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      uint32_t(&to)[4] = row == 0 ? codes.low : codes.high;
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+        to[pair] = words[slice / 2 * 4 + pair / 2 * 2 + row] >> (slice % 2 * 4 + pair % 2 * 8) & 0x000f000fu;
+        if constexpr (kFifth)
+          to[pair] |= (words[13 + pair / 2 * 2 + row] >> (4 * half + slice + pair % 2 * 8) & 0x00010001u) << 4;
+      }
+    }
+    return codes;
+  }
+
+  // Lane c of a row's four has the bytes of part 4 half + c: it makes the codes of that part's scale and minimum, and the others get them
+  // from it.
+  __device__ static uint32_t parts(const uint32_t (&words)[kWords], int half) {
+    const uint32_t scale = half == 0 ? words[10] & 0x3f3fu : (words[12] & 0x0f0fu) | (words[10] >> 2 & 0x3030u);
+    const uint32_t minimum = half == 0 ? words[11] & 0x3f3fu : (words[12] >> 4 & 0x0f0fu) | (words[11] >> 2 & 0x3030u);
+    return scale | minimum << 16;
+  }
+
+  __device__ static PackedScales scales(const uint32_t (&words)[kWords], int slice, int lane, uint32_t parts) {
+    const uint32_t of_slice = __shfl_sync(0xffffffffu, parts, (lane & ~3) + slice);
+    PackedScales s;
+    s.low = low_half(words[8]) * byte_as_float<0>(of_slice), s.high = high_half(words[8]) * byte_as_float<1>(of_slice);
+    s.minimum_low = -low_half(words[9]) * byte_as_float<2>(of_slice);
+    s.minimum_high = -high_half(words[9]) * byte_as_float<3>(of_slice);
+    return s;
+  }
+};
+
+// Blocks of 256 channels: 256 x 4 bits | 256 x 2 upper bits | a scale of 8 bits for each 16 channels | scale. A unit is half of a block,
+// whose four runs of 32 channels are the slices.
+struct PackedQ6_K {
+  static constexpr int kSlices = 4, kWords = 8 + 4 + 2 + 1, kUnitsInFlight = 2;
+  static constexpr bool kHasMinimum = false, kTwoScales = true;
+  static constexpr int kOffset = 32;
+  static constexpr int kGroupBytes = 16 * 210, kUpperAt = 2048, kScalesAt = 3072, kScaleAt = 3328;
+
+  __device__ static void load(uint32_t (&words)[kWords], const char* group, int unit, int lane) {
+    const char* const block = group + unit / 2 * int64_t{kGroupBytes};
+    const int half = unit % 2, rows = lane / 4, c = lane % 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      uint32_t codes[2];
+      load_words(codes, block + (half * 16 + i * 4 + c) * 64 + rows * 8);
+      words[2 * i] = codes[0], words[2 * i + 1] = codes[1];
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      uint32_t bits[2];
+      load_words(bits, block + kUpperAt + (half * 8 + i * 4 + c) * 64 + rows * 8);
+      words[8 + 2 * i] = bits[0], words[9 + 2 * i] = bits[1];
+      words[12 + i] = load_two_bytes(block + kScalesAt + (half * 8 + c * 2 + i) * 16 + rows * 2);
+    }
+    words[14] = load_halves(block + kScaleAt + rows * 4);
+  }
+
+  // Runs 0 and 2 are the low and high nibbles of the first 32 bytes, runs 1 and 3 those of the others.
+  __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int slice, int, int) {
+    PackedCodes codes;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      uint32_t(&to)[4] = row == 0 ? codes.low : codes.high;
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+        to[pair] = words[slice % 2 * 4 + pair / 2 * 2 + row] >> (slice / 2 * 4 + pair % 2 * 8) & 0x000f000fu;
+        to[pair] |= (words[8 + pair / 2 * 2 + row] >> (2 * slice + pair % 2 * 8) & 0x00030003u) << 4;
+      }
+    }
+    return codes;
+  }
+
+  // Lane c has the scales of run c.
+  __device__ static uint32_t parts(const uint32_t (&words)[kWords], int) { return (words[12] | words[13] << 16) ^ 0x80808080u; }
+
+  __device__ static PackedScales scales(const uint32_t (&words)[kWords], int slice, int lane, uint32_t parts) {
+    const uint32_t of_slice = __shfl_sync(0xffffffffu, parts, (lane & ~3) + slice);
+    const float low = low_half(words[14]), high = high_half(words[14]);
+    PackedScales s;
+    s.low = low * (byte_as_float<0>(of_slice) - 128.0f), s.high = high * (byte_as_float<1>(of_slice) - 128.0f);
+    s.second_low = low * (byte_as_float<2>(of_slice) - 128.0f), s.second_high = high * (byte_as_float<3>(of_slice) - 128.0f);
+    return s;
+  }
+};
+
+// Calls visit(FORMAT()) with the struct of a packed format. The branch is uniform over a warp.
+template <class Visit>
+__device__ inline void with_packed_format(WeightFormat format, const Visit& visit) {
+  switch (format) {
+    case WeightFormat::q8_0: return visit(PackedQ8_0());
+    case WeightFormat::q4_0: return visit(PackedNibbles<false, false>());
+    case WeightFormat::q4_1: return visit(PackedNibbles<true, false>());
+    case WeightFormat::q5_0: return visit(PackedNibbles<false, true>());
+    case WeightFormat::q5_1: return visit(PackedNibbles<true, true>());
+    case WeightFormat::q4_k: return visit(PackedParts<false>());
+    case WeightFormat::q5_k: return visit(PackedParts<true>());
+    case WeightFormat::q6_k: return visit(PackedQ6_K());
+    case WeightFormat::dense: return;
+  }
+}
+
+// ---- operands ---------------------------------------------------------------------------------------------------------------
+
+// Makes codes numbers of T. They are exact: their bits go below the exponent of a power of two, which is then subtracted, with kOffset. If
+// the format has minimums it stays in, and packed_minimum() takes it off.
+template <class T, class Format>
+__device__ inline uint32_t packed_operand(uint32_t codes) {
+  if constexpr (Format::kHasMinimum) {
+    return codes | kCodeBase<T>;
+  } else if constexpr (Format::kOffset == 128 &&
+                       kCodeBaseValue<T> == 128) {  // the eighth bit has no room: 128 or 256 is subtracted
+    return subtract_pairs<T>((codes & 0x007f007fu) | kCodeBase<T>, (~codes & 0x00800080u) | kCodeBase<T>);
+  } else {
+    constexpr uint32_t kSubtracted = two_of<T>(kCodeBaseValue<T> + Format::kOffset);
+    return subtract_pairs<T>(codes | kCodeBase<T>, kSubtracted);
+  }
+}
+
+// Returns what a sum of x is multiplied by.
+template <class T>
+__device__ inline float packed_minimum(float minimum, float scale) {
+  return fmaf(scale, -static_cast<float>(kCodeBaseValue<T>), minimum);
+}
+
+// sums [16 rows, 8 columns] += slice `slice` of a unit times x, whose words are the lane's channels of its column.
+template <class T, class Format>
+struct PackedSlice {
+  uint32_t first[4], second[4];
+  PackedScales scales;
+
+  __device__ PackedSlice(const uint32_t (&words)[Format::kWords], int slice, int lane, int half, uint32_t parts)
+      : scales(Format::scales(words, slice, lane, parts)) {
+    const PackedCodes codes = Format::codes(words, slice, lane, half);
+    const auto operand = [](uint32_t pair) { return packed_operand<T, Format>(pair); };
+    first[0] = operand(codes.low[0]), first[1] = operand(codes.high[0]);
+    first[2] = operand(codes.low[1]), first[3] = operand(codes.high[1]);
+    second[0] = operand(codes.low[2]), second[1] = operand(codes.high[2]);
+    second[2] = operand(codes.low[3]), second[3] = operand(codes.high[3]);
+    if constexpr (Format::kHasMinimum) {
+      scales.minimum_low = packed_minimum<T>(scales.minimum_low, scales.low);
+      scales.minimum_high = packed_minimum<T>(scales.minimum_high, scales.high);
+    }
+  }
+
+  __device__ void multiply(float (&sums)[4], const uint4& x) const {
+    const auto add = [&](const float(&products)[4], float low, float high) {
+      sums[0] = fmaf(products[0], low, sums[0]), sums[1] = fmaf(products[1], low, sums[1]);
+      sums[2] = fmaf(products[2], high, sums[2]), sums[3] = fmaf(products[3], high, sums[3]);
+    };
+    float products[4] = {};
+    multiply_matrices<T>(products, first, x.x, x.y);
+    if constexpr (Format::kTwoScales) {
+      float others[4] = {};
+      multiply_matrices<T>(others, second, x.z, x.w);
+      add(products, scales.low, scales.high);
+      return add(others, scales.second_low, scales.second_high);
+    }
+    multiply_matrices<T>(products, second, x.z, x.w);
+    add(products, scales.low, scales.high);
+    if constexpr (Format::kHasMinimum) {
+      constexpr uint32_t kOne = two_of<T>(1);
+      constexpr uint32_t kOnes[4] = {kOne, kOne, kOne, kOne};
+      float of_x[4] = {};
+      multiply_matrices<T>(of_x, kOnes, x.x, x.y);
+      multiply_matrices<T>(of_x, kOnes, x.z, x.w);
+      add(of_x, scales.minimum_low, scales.minimum_high);
+    }
+  }
+};
+
+}  // namespace prologue::cuda

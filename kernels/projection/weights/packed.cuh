@@ -1,0 +1,77 @@
+// Multiplies by weights in the block formats of GGUF files, as weight_format.h packs them, through registers. Segments of different formats
+// may be in one launch: a warp's 16 rows are of one.
+#pragma once
+
+#include <cstdint>
+
+#include <prologue/kernels/base/weight_format.h>
+#include <prologue/kernels/base/device/head_unit.cuh>
+#include <prologue/kernels/base/device/packed_weight.cuh>
+
+namespace prologue::cuda {
+
+// Holds where the rows of a weight are: those of segments[0], then those of segments[1], and so on. Each has a multiple of 16 rows.
+struct PackedSegments {
+  struct Segment {
+    const char* data = nullptr;
+    int32_t end_row = 0;  // of all rows
+    WeightFormat format = WeightFormat::dense;
+  };
+  Segment segments[kMaxWeightSegments];
+  int32_t log_unit = 0;  // a part of k has a multiple of 2^log_unit slices of 32 channels
+};
+
+// The 16 rows of a group.
+struct PackedGroup {
+  const char* data;
+  WeightFormat format;
+};
+
+// The arguments of a way, for packed weights.
+template <class Args>
+struct PackedArgs : Args {
+  PackedSegments packed;
+};
+
+template <class Element>
+struct PackedWeights {
+  using T = Element;                     // of x, and of the operands of a product
+  static constexpr int kWarpsOfSm = 16;  // through registers: of 128 each
+
+  template <class Args>
+  using With = PackedArgs<Args>;
+  using Rows = PackedGroup;
+  static constexpr Rows kNoRows = {nullptr, WeightFormat::dense};
+
+  template <class Args>
+  __device__ static Rows rows_at(const Args& a, int64_t row) {
+    const PackedSegments::Segment* segment = a.packed.segments;
+    int64_t begin = 0;
+#pragma unroll
+    for (int i = 0; i + 1 < kMaxWeightSegments; ++i) {
+      if (row >= a.packed.segments[i].end_row) segment = a.packed.segments + i + 1, begin = a.packed.segments[i].end_row;
+    }
+    const int64_t blocks = int64_t{a.slices} * kPackedSliceChannels / weight_block_elements(segment->format);
+    return {segment->data + (row - begin) * blocks * weight_block_bytes(segment->format), segment->format};
+  }
+
+  template <class Args>
+  __device__ static int log_unit(const Args& a) {
+    return a.packed.log_unit;
+  }
+
+  // A lane's channels of a slice (packed_weight.cuh) are 16 bytes: those with the lower number of two pieces of four channels come first, and
+  // of a piece the first and the third, then the second and the fourth. Two lanes' pieces are a chunk of x.
+  __device__ static int place_of_x(int chunk) { return chunk / 4 * 64 + chunk % 2 * 32 + chunk % 4 / 2 * 8; }
+  __device__ static void store_x(unsigned char* to, const Bytes<16>& x) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      Bytes<8> piece;
+      piece.words[0] = __byte_perm(x.words[2 * i], x.words[2 * i + 1], 0x5410);
+      piece.words[1] = __byte_perm(x.words[2 * i], x.words[2 * i + 1], 0x7632);
+      store_bytes<8, false>(to + 16 * i, piece);
+    }
+  }
+};
+
+}  // namespace prologue::cuda
