@@ -27,6 +27,31 @@ constexpr std::pair<Kernels, const char*> kKinds[] = {
 
 // ---- the projection of q, k and v -------------------------------------------------------------------------------------------
 
+// The formats of packed weights that have rows here.
+constexpr WeightFormat kFormats[] = {WeightFormat::q8_0, WeightFormat::q4_1, WeightFormat::q4_k, WeightFormat::q5_k,
+                                     WeightFormat::q6_k};
+
+// Returns the bytes of [n, k] weights.
+int64_t weight_bytes(WeightFormat format, int64_t n, int64_t k) {
+  return format == WeightFormat::dense ? n * k * 2 : packed_weight_bytes(format, n, k);
+}
+
+// Sets a call's weights [n, k]; later calls say where others are.
+template <class Params>
+void set_weight(Params& p, WeightFormat format, int64_t n, void* data) {
+  p.weight = nullptr;
+  if (format == WeightFormat::dense) {
+    p.weight = data;
+  } else {
+    p.packed.num_segments = 1;
+    p.packed.segments[0] = {data, format, n};
+  }
+}
+template <class Params>
+void set_weight(Params& p, void* data) {
+  (p.packed.num_segments > 0 ? p.packed.segments[0].data : p.weight) = data;
+}
+
 struct Heads {
   const char* name;
   int64_t hidden_size, num_q_heads, num_kv_heads, head_dim;
@@ -35,6 +60,7 @@ struct Heads {
   KvScaling scaling = KvScaling::none;
   bool normed = true;
   RopeStyle style = RopeStyle::neox;
+  WeightFormat format = WeightFormat::dense;
 };
 
 constexpr Heads kHeads[] = {
@@ -70,13 +96,12 @@ QkvProblem make_problem(const Heads& h, int64_t num_tokens, bench::Setup& setup,
   QkvPrologueParams& p = problem.params;
   AttentionPrologueParams& a = p.prologue;
   const int64_t width = (h.num_q_heads + 2 * h.num_kv_heads) * h.head_dim, kv_width = h.num_kv_heads * h.head_dim;
-  const int64_t weight_bytes = width * h.hidden_size * 2;
-  problem.bytes = weight_bytes;
-  rotate_weights(setup, weight_bytes, rotations);
-  problem.weights = setup.rotated(weight_bytes, DType::bf16);
+  problem.bytes = weight_bytes(h.format, width, h.hidden_size);
+  rotate_weights(setup, problem.bytes, rotations);
+  problem.weights = setup.rotated(problem.bytes, DType::bf16);
   p.hidden_size = p.hidden_stride = h.hidden_size;
   p.hidden_states = setup.shared(num_tokens * h.hidden_size * 2, DType::bf16);
-  p.weight = problem.weights.front();
+  set_weight(p, h.format, width, problem.weights.front());
   if (h.normed) {
     p.norm.given = 1;
     p.norm.weight = setup.shared(h.hidden_size * 2, DType::bf16);
@@ -126,6 +151,7 @@ struct Linear {
   const char* name;
   int64_t n, k;
   bool normed = false, gated = false, adds = false, float_y = false;
+  WeightFormat format = WeightFormat::dense;
 };
 
 constexpr Linear kLinears[] = {
@@ -152,16 +178,16 @@ struct Problem {
 Problem make_problem(const Linear& l, int64_t num_tokens, bench::Setup& setup, int64_t rotations = 0) {
   Problem problem;
   ProjectionParams& p = problem.params;
-  const int64_t weight_bytes = l.n * l.k * 2 * (l.gated ? 2 : 1);
-  problem.bytes = weight_bytes;
-  rotate_weights(setup, weight_bytes, rotations);
-  problem.weights = setup.rotated(weight_bytes, DType::bf16);
+  const int64_t rows = l.n * (l.gated ? 2 : 1);
+  problem.bytes = weight_bytes(l.format, rows, l.k);
+  rotate_weights(setup, problem.bytes, rotations);
+  problem.weights = setup.rotated(problem.bytes, DType::bf16);
   p.num_tokens = num_tokens;
   p.n = l.n;
   p.k = p.x_stride = l.k;
   p.dtype = DType::bf16;
   p.x = setup.shared(num_tokens * l.k * 2, DType::bf16);
-  p.weight = problem.weights.front();
+  set_weight(p, l.format, rows, problem.weights.front());
   if (l.normed) {
     p.norm.given = 1;
     p.norm.weight = setup.shared(l.k * 2, DType::bf16);
@@ -203,7 +229,7 @@ void run(bench::Bench& bench, const std::string& name, const Of& of, int64_t num
       p.overlaps = kind == Kernels::one_overlapping;
       return bench::Case{problem.bytes,
                          [=, &context, weights = problem.weights](const Execution& execution, int64_t rotation) mutable {
-                           p.weight = weights[static_cast<size_t>(rotation)];
+                           set_weight(p, weights[static_cast<size_t>(rotation)]);
                            return kind == Kernels::several ? run_separately(p, context, execution) : run_one(p, execution);
                          },
                          0.0, kind == Kernels::several ? std::string() : name + kKinds[0].second};
@@ -286,7 +312,7 @@ void run_layers(bench::Bench& bench, const std::string& model, Heads heads, cons
                                !is_large || num_tokens == 1 || num_tokens >= tokens_of_rings(output.n, output.k);
                            const auto run = [&](auto& problem, bool may_overlap = true) {
                              auto& p = problem.params;
-                             p.weight = problem.weights[layer];
+                             set_weight(p, problem.weights[layer]);
                              p.overlaps = may_overlap && kind == Kernels::one_overlapping;
                              if (kind != Kernels::several) {
                                Status status = run_one(p, execution);
@@ -346,7 +372,7 @@ void run_every_instance(bench::Bench& bench, const std::string& name, const Of& 
       p.overlaps = true;
       const auto instance = every_instance_of(p)[i];
       return bench::Case{problem.bytes, [=, weights = problem.weights](const Execution& execution, int64_t rotation) mutable {
-                           p.weight = weights[static_cast<size_t>(rotation)];
+                           set_weight(p, weights[static_cast<size_t>(rotation)]);
                            return instance.launch(p, execution.stream);
                          }};
     });
@@ -374,7 +400,7 @@ void run_prompt(bench::Bench& bench, const Heads& h, int64_t num_tokens, GemmCon
       return bench::Case{problem.bytes,
                          [=](const Execution& execution, int64_t rotation) {
                            QkvPrologueParams p = problem.params;
-                           p.weight = problem.weights[static_cast<size_t>(rotation)];
+                           set_weight(p, problem.weights[static_cast<size_t>(rotation)]);
                            return call(p, execution);
                          },
                          0.0, name + label == alone ? std::string() : alone};
@@ -422,7 +448,7 @@ void run_prompt(bench::Bench& bench, const Linear& l, int64_t num_tokens, GemmCo
       return bench::Case{problem.bytes,
                          [=, &context](const Execution& execution, int64_t rotation) {
                            ProjectionParams p = problem.params;
-                           p.weight = problem.weights[static_cast<size_t>(rotation)];
+                           set_weight(p, problem.weights[static_cast<size_t>(rotation)]);
                            p.overlaps = true;  // as in the graph
                            return separate ? run_separately(p, context, execution) : run_validated(p, context, execution);
                          },
@@ -454,6 +480,26 @@ int main(int argc, char** argv) {
       const std::string name = str_cat(linear.name, " T=", num_tokens, ": ");
       run(bench, name, linear, num_tokens, *created);
       run_every_instance(bench, name, linear, num_tokens);
+    }
+  }
+  for (const WeightFormat format : kFormats) {
+    for (const int64_t num_tokens : {1, 4, 8, 16, 64}) {
+      const std::string label = str_cat(", ", weight_format_name(format), " T=", num_tokens, ": ");
+      for (Heads heads : kHeads) {
+        if (heads.hidden_size % weight_block_elements(format) != 0 || std::string(heads.name).find(' ') != std::string::npos)
+          continue;
+        heads.format = format, heads.style = RopeStyle::interleaved;  // as in GGUF files of Llama
+        const std::string name = str_cat("qkv ", heads.name, label);
+        run(bench, name, heads, num_tokens, *created);
+        run_every_instance(bench, name, heads, num_tokens);
+      }
+      for (Linear linear : kLinears) {
+        if (linear.k % weight_block_elements(format) != 0) continue;
+        linear.format = format;
+        const std::string name = linear.name + label;
+        run(bench, name, linear, num_tokens, *created);
+        run_every_instance(bench, name, linear, num_tokens);
+      }
     }
   }
   for (const int64_t num_tokens : kTokens) {

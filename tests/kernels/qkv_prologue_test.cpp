@@ -3,6 +3,7 @@
 // over that projection, whatever the prologue does. A second test holds the sums of ordinary numbers to float64.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <string>
@@ -171,9 +172,9 @@ PrologueCase case_of(const Sizes& sizes) {
 }
 // Head dims that fill the warps and some that do not; hidden sizes that the blocks of a cluster share evenly and that they do not, less
 // than a unit for each of them too. The last has more tokens than a block has warps.
-constexpr Sizes kSizes[] = {{1, 3, 1, 128, 512}, {8, 2, 1, 64, 96},   {9, 2, 1, 80, 544},
-                            {16, 1, 1, 96, 288}, {5, 1, 1, 256, 640}, {11, 1, 1, 128, 32},
-                            {12, 1, 1, 64, 288}, {15, 1, 1, 256, 96}, {8, 1, 1, 80, 288}};
+constexpr Sizes kSizes[] = {{1, 3, 1, 128, 512}, {8, 2, 1, 64, 96},   {9, 2, 1, 80, 544},  {16, 1, 1, 96, 288},
+                            {5, 1, 1, 256, 640}, {11, 1, 1, 128, 32}, {12, 1, 1, 64, 288}, {15, 1, 1, 256, 96},
+                            {8, 1, 1, 80, 288},  {7, 2, 1, 64, 1024}, {14, 1, 1, 256, 768}};
 
 // Returns the name without what is after the last comma: how a launch divides its work.
 std::string without_division(const std::string& name) { return name.substr(0, name.rfind(',')); }
@@ -247,24 +248,41 @@ class QkvPrologueInstanceTest : public ::testing::TestWithParam<DType> {};
 std::string type_name(const ::testing::TestParamInfo<DType>& info) { return str_cat(dtype_name(info.param), "_cuda"); }
 INSTANTIATE_TEST_SUITE_P(Types, QkvPrologueInstanceTest, ::testing::Values(DType::f16, DType::bf16), type_name);
 
+// Of packed weights: of all heads, or of those of q, k and v. None: they are dense.
+using Formats = std::vector<WeightFormat>;
+const std::vector<Formats> kPacked = {
+    {},
+    {WeightFormat::q8_0},
+    {WeightFormat::q4_0, WeightFormat::q4_1, WeightFormat::q5_0},
+    {WeightFormat::q5_1},
+    {WeightFormat::q4_k, WeightFormat::q4_k, WeightFormat::q6_k},
+    {WeightFormat::q5_k},
+};
+bool have_blocks(const Formats& formats, int64_t hidden_size) {
+  return std::ranges::all_of(formats, [&](WeightFormat format) { return hidden_size % weight_block_elements(format) == 0; });
+}
+
 TEST_P(QkvPrologueInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
   std::set<std::string> ran;
   const auto check = [&](const auto& combination, const auto& runs) {
-    const auto& [call, sizes, dtype, normed] = combination;
+    const auto& [call, sizes, dtype, normed, packed] = combination;
+    if (!have_blocks(packed, sizes.hidden_size)) return;
     PrologueCase c = case_of(sizes);
     call.change(c);
-    with_host_type(dtype, [&, call = call, sizes = sizes, normed = normed](auto type) {
+    with_host_type(dtype, [&, call = call, sizes = sizes, normed = normed, packed = packed](auto type) {
       using T = decltype(type);
-      SCOPED_TRACE(str_cat(call.name, " hidden ", sizes.hidden_size, normed ? " normed " : " ", c.describe()));
+      SCOPED_TRACE(str_cat(call.name, " hidden ", sizes.hidden_size, normed ? " normed " : " ", c.describe(), " packed ",
+                           packed.empty() ? "" : weight_format_name(packed.front())));
       Projection p = whole_numbers(c, sizes.hidden_size, normed);
+      if (!packed.empty()) pack(p, c, packed);
       p.float_weights = sizes.num_tokens % 2 != 0;
       p.weighted = sizes.num_tokens != 9;
       const PrologueData<T> data = projected_data<T>(c, project(c, p));
       expect_bits_of_instances<T>("registers", c, data, p, runs, ran);
     });
   };
-  walk_instances("registers", GetParam(), 4, ran, check, list(kCalls), list(kSizes), kTypes, kNormed);
+  walk_instances("registers", GetParam(), 4, ran, check, list(kCalls), list(kSizes), kTypes, kNormed, kPacked);
 }
 
 // ---- every instance of the kernel of one token ------------------------------------------------------------------------------

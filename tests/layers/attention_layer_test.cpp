@@ -118,7 +118,7 @@ struct Batch {
       return result;
     };
     oracle::AttentionLayerInput<T> layer = in;
-    prologue::oracle::PrologueInput& p = layer.prologue;
+    oracle::PrologueInput& p = layer.prologue;
     p.num_tokens = num_tokens;
     p.num_q_heads = kQHeads;
     p.num_kv_heads = kKvHeads;

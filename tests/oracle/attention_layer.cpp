@@ -19,7 +19,7 @@ struct Bounded {
 template <class T>
 std::vector<Reference> attention_layer(AttentionLayerInput<T> in, double probability_error) {
   constexpr double kUnit = 0x1p-24;
-  prologue::oracle::PrologueInput& p = in.prologue;
+  oracle::PrologueInput& p = in.prologue;
   const int64_t d_head = p.head_dim, q_width = p.num_q_heads * d_head, kv_width = p.num_kv_heads * d_head;
   const std::vector<Reference> qkv = gemm(in.hidden_states, in.hidden_size, in.qkv_weight, std::vector<T>(), p.num_tokens,
                                           q_width + 2 * kv_width, in.hidden_size);
@@ -29,8 +29,8 @@ std::vector<Reference> attention_layer(AttentionLayerInput<T> in, double probabi
     for (int64_t i = 0; i < kv_width; ++i)
       p.k.push_back(row[q_width + i].value), p.v.push_back(row[q_width + kv_width + i].value);
   }
-  const prologue::oracle::PrologueOutput heads = prologue::oracle::attention_prologue(p);
-  const auto stored = [](const prologue::oracle::Element& e) {
+  const oracle::PrologueOutput heads = oracle::attention_prologue(p);
+  const auto stored = [](const oracle::Element& e) {
     return Bounded{e.value, 0.5 * ulp<T>(e.value) + kDefaultSteps * kUnit * e.scale};
   };
 
@@ -42,7 +42,7 @@ std::vector<Reference> attention_layer(AttentionLayerInput<T> in, double probabi
       std::vector<Bounded> attention;
       for (int64_t h = 0; h < p.num_q_heads; ++h) {
         const int64_t kv_head = h / (p.num_q_heads / p.num_kv_heads);
-        const auto at = [&](const std::vector<std::vector<T>>& before, const std::vector<prologue::oracle::Row>& now,
+        const auto at = [&](const std::vector<std::vector<T>>& before, const std::vector<oracle::Row>& now,
                             int64_t position, int64_t d) {
           const auto i = static_cast<size_t>(kv_head * d_head + d);
           if (position < cached)

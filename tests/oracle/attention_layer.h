@@ -15,7 +15,7 @@ struct AttentionLayerInput {
   int64_t hidden_size = 0;
   std::vector<T> hidden_states;  // dense [T, hidden_size]; with qkv_weight such that every sum is exact in T
   std::vector<T> qkv_weight, output_weight, output_bias;
-  prologue::oracle::PrologueInput prologue;  // all but q, k, v
+  oracle::PrologueInput prologue;  // all but q, k, v
   double scale = 0.0;
   std::vector<int64_t> cu_seqlens_q, cache_lens;
   // Holds what the cache held: [cache_lens[s], num_kv_heads, head_dim] of sequence s.

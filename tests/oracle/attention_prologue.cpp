@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace prologue::oracle {
+namespace prologue::test::oracle {
 namespace {
 
 void round_step(Row& row, const PrologueInput& in) {
@@ -277,4 +277,4 @@ PrologueOutput attention_prologue(const PrologueInput& in) {
   return out;
 }
 
-}  // namespace prologue::oracle
+}  // namespace prologue::test::oracle

@@ -6,7 +6,7 @@
 #include <map>
 #include <vector>
 
-namespace prologue::oracle {
+namespace prologue::test::oracle {
 
 struct NormInput {
   bool enabled = false;
@@ -94,4 +94,4 @@ struct PrologueOutput {
 
 PrologueOutput attention_prologue(const PrologueInput& in);
 
-}  // namespace prologue::oracle
+}  // namespace prologue::test::oracle

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstddef>
 
-namespace prologue::oracle {
+namespace prologue::test::oracle {
 
 MlaPlace mla_place(int64_t position, int64_t slot, int64_t max_position, int past, int64_t num_slots) {
   MlaPlace place;
@@ -73,4 +73,4 @@ MlaRecord mla_record(const std::vector<double>& x) {
   return record;
 }
 
-}  // namespace prologue::oracle
+}  // namespace prologue::test::oracle

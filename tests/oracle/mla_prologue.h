@@ -7,7 +7,7 @@
 
 #include "tests/oracle/quantize.h"
 
-namespace prologue::oracle {
+namespace prologue::test::oracle {
 
 // Holds a value, and the sum of |terms| of its last sum.
 struct MlaValue {
@@ -44,4 +44,4 @@ struct MlaRecord {
 };
 MlaRecord mla_record(const std::vector<double>& x);
 
-}  // namespace prologue::oracle
+}  // namespace prologue::test::oracle

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace prologue::oracle {
+namespace prologue::test::oracle {
 
 const std::vector<double>& code_values(Quantized type) {
   static const auto fp8 = [](int mantissa_bits, int bias, int codes) {
@@ -53,4 +53,4 @@ double value_of_code(uint8_t code, Quantized type) {
   return code >= 128 ? -value : value;
 }
 
-}  // namespace prologue::oracle
+}  // namespace prologue::test::oracle

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace prologue::oracle {
+namespace prologue::test::oracle {
 
 enum class Quantized { e4m3, e5m2, int8, int4, uint4, e2m1 };
 
@@ -19,4 +19,4 @@ double nearest_value(double x, Quantized type);
 // Returns the value that a stored code stands for (NaN where it is one); int4, uint4 and e2m1: the low four bits.
 double value_of_code(uint8_t code, Quantized type);
 
-}  // namespace prologue::oracle
+}  // namespace prologue::test::oracle

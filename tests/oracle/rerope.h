@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace prologue::oracle {
+namespace prologue::test::oracle {
 
 // A pair (a, b) becomes (a cos_a - b sin_a, a sin_b + b cos_b).
 struct PairMatrix {
@@ -45,4 +45,4 @@ inline std::vector<double> moved_head(const std::vector<double>& stored, const s
   return hadamard(x, hadamard_block);
 }
 
-}  // namespace prologue::oracle
+}  // namespace prologue::test::oracle

@@ -9,7 +9,7 @@
 
 #include <prologue/layers/rope/rope_scaling.h>
 
-namespace prologue::oracle {
+namespace prologue::test::oracle {
 
 using Wide = long double;
 
@@ -71,4 +71,4 @@ inline std::vector<Wide> rope_inv_freq(const RopeConfig& config, int64_t sequenc
   return result;
 }
 
-}  // namespace prologue::oracle
+}  // namespace prologue::test::oracle

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-namespace prologue::oracle {
+namespace prologue::test::oracle {
 namespace {
 
 struct RotaryStand {
@@ -134,4 +134,4 @@ RotaryOutput rotary(const RotaryInput& in) {
   return out;
 }
 
-}  // namespace prologue::oracle
+}  // namespace prologue::test::oracle

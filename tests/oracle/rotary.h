@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace prologue::oracle {
+namespace prologue::test::oracle {
 
 enum class AngleSource { cos_sin, angles, inv_freq, theta };
 enum class Tail { copy, leave, zero };
@@ -69,4 +69,4 @@ struct RotaryOutput {
 
 RotaryOutput rotary(const RotaryInput& in);
 
-}  // namespace prologue::oracle
+}  // namespace prologue::test::oracle

@@ -6,8 +6,10 @@
 
 #include <prologue/kernels/qkv_prologue/qkv_prologue.h>
 
+#include "tests/oracle/weight_blocks.h"
 #include "tests/support/placed_prologue.h"
 #include "tests/support/random.h"
+#include "tests/support/weight_blocks.h"
 
 namespace prologue::test {
 
@@ -17,6 +19,13 @@ struct Projection {
   bool normed = false, weighted = true, float_weights = false;
   float eps = 0.0f;
   std::vector<float> hidden, weight, norm_weight;
+  // Segments of packed weights, whose values `weight` has; none: they are dense.
+  struct Segment {
+    WeightFormat format;
+    int64_t rows;
+    std::vector<uint8_t> blocks;
+  };
+  std::vector<Segment> packed;
 };
 
 inline int64_t qkv_width(const PrologueCase& c) {
@@ -45,6 +54,23 @@ inline Projection whole_numbers(const PrologueCase& c, int64_t hidden_size, bool
   return p;
 }
 
+// Makes the weights of q, k and v packed ones of these formats, of whole numbers; one format: of all of them together.
+inline void pack(Projection& p, const PrologueCase& c, const std::vector<WeightFormat>& formats) {
+  const int64_t rows[] = {c.num_q_heads * c.head_dim, c.num_kv_heads * c.head_dim, c.num_kv_heads * c.v_width()};
+  p.weight.clear();
+  for (size_t s = 0; s < formats.size(); ++s) {
+    const int64_t count = formats.size() == 1 ? qkv_width(c) : rows[s];
+    p.packed.push_back({formats[s], count, whole_blocks(formats[s], count, p.hidden_size, c.seed + s)});
+    const int64_t row_bytes = p.hidden_size / weight_block_elements(formats[s]) * weight_block_bytes(formats[s]);
+    for (int64_t row = 0; row < count; ++row) {
+      for (int64_t i = 0; i < p.hidden_size; ++i) {
+        const uint8_t* const blocks = p.packed.back().blocks.data() + row * row_bytes;
+        p.weight.push_back(static_cast<float>(oracle::weight_value(formats[s], blocks, i).value()));
+      }
+    }
+  }
+}
+
 template <class T>
 std::vector<T> rounded(const std::vector<float>& values) {
   std::vector<T> out;
@@ -58,7 +84,12 @@ QkvPrologueParams place_projection(PlacedPrologue<T>& placed, const Projection& 
   QkvPrologueParams params;
   params.hidden_size = params.hidden_stride = p.hidden_size;
   params.hidden_states = placed.arena().input(rounded<T>(p.hidden));
-  params.weight = placed.arena().input(rounded<T>(p.weight));
+  for (const Projection::Segment& s : p.packed) {
+    constexpr int64_t kAlignment = 16;
+    params.packed.segments[params.packed.num_segments++] = {
+        placed.arena().input(packed_blocks(s.format, s.rows, p.hidden_size, s.blocks), kAlignment), s.format, s.rows};
+  }
+  if (p.packed.empty()) params.weight = placed.arena().input(rounded<T>(p.weight));
   params.norm.given = p.normed ? 1 : 0;
   params.norm.eps = p.eps;
   if (p.normed && p.weighted) {

@@ -21,8 +21,8 @@ HeadInstance head() {
 template <class T>
 std::span<const HeadInstance> heads() {
   static const HeadInstance kInstances[] = {
-      head<T, 2, 0, 1>(),     head<T, 2, 0, 2>(), head<T, 2, kDerived, 2>(),
-      head<T, 2, kAxes, 2>(), head<T, 4, 0, 2>(), head<T, 4, kDerived, 2>(),
+      head<T, 2, 0, 1>(), head<T, 2, 0, 2>(),        head<T, 2, kDerived, 2>(), head<T, 2, kAxes, 2>(),
+      head<T, 4, 0, 2>(), head<T, 4, kDerived, 2>(), head<T, 4, kAxes, 2>(),
   };
   return kInstances;
 }
