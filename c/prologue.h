@@ -456,7 +456,7 @@ PROLOGUE_C_API const char* prologue_weight_format_name(prologue_weight_format fo
 // `cols` is a multiple of prologue_weight_block_elements.
 PROLOGUE_C_API int64_t prologue_packed_weight_bytes(prologue_weight_format format, int64_t rows, int64_t cols);
 
-// Holds rows of a weight in one format, packed. Any alignment; 64 bytes are fastest.
+// Holds rows of a weight in one format, packed. On the CPU any alignment, of which 64 bytes are fastest; on CUDA 16 bytes.
 typedef struct prologue_packed_rows {
   const void* data;
   prologue_weight_format format;
@@ -1677,7 +1677,7 @@ PROLOGUE_C_API prologue_status prologue_add(const prologue_add_params* params, c
 //
 //   x       [num_tokens, k] dtype, row stride x_stride >= k
 //   norm    its weight (and bias) [k]
-//   weight  [n, k] dtype, rows contiguous; gated: [2 n, k]
+//   weight  [n, k] dtype, rows contiguous; gated: [2 n, k]; or packed rows (section gemm)
 //   bias    [n], gated [2 n], dtype; null = none
 //   y       [num_tokens, n] y_dtype, row stride y_stride >= n; must be n with an activation. y_dtype is dtype, or float32 (for logits), but
 //           not with an activation or a residual
@@ -1724,6 +1724,7 @@ typedef struct prologue_projection_params {
   int64_t x_stride;  // must be k if there is a norm
   prologue_input_norm norm;
   const void* weight;
+  prologue_packed_weight packed;  // instead of `weight`
   const void* bias;
   prologue_output_activation activation;
   void* y;
@@ -1761,7 +1762,8 @@ PROLOGUE_C_API prologue_status prologue_projection(
 //
 //   hidden_states  [num_tokens, hidden_size] dtype, row stride hidden_stride >= hidden_size
 //   norm           its weight (and bias) [hidden_size]; optional: norm.given = 0 means none
-//   weight         [(num_q_heads + num_kv_heads) * head_dim + num_kv_heads * v_head_dim, hidden_size] dtype, rows contiguous
+//   weight         [(num_q_heads + num_kv_heads) * head_dim + num_kv_heads * v_head_dim, hidden_size] dtype, rows contiguous;
+//                  or packed rows (section gemm)
 //   prologue       all of it but q, k, v, q_rope and k_rope, which must be null; q_out or q8_out as there
 //   workspace      prologue_qkv_prologue_workspace_bytes() bytes or more, on the device, aligned to 16; contents undefined
 //
@@ -1782,6 +1784,7 @@ typedef struct prologue_qkv_prologue_params {
   int64_t hidden_stride;  // must be hidden_size if there is a norm
   prologue_input_norm norm;
   const void* weight;
+  prologue_packed_weight packed;  // instead of `weight`
   prologue_attention_prologue_params prologue;
   bool batch_invariant;  // separate operations, whose bits for a token do not depend on the others
   // The launch may begin while the kernels before it in the stream run; they must not write `weight` or norm.weight. One kernel of few
