@@ -19,21 +19,21 @@ class PackedUnitValues {
  public:
   __device__ PackedUnitValues(const char* group, int unit, int lane) : half_(unit % 2) {
     Format::load(words_, group, unit, lane);
-    parts_ = Format::parts(words_, half_);
+    own_ = Format::scales(words_, half_);
   }
 
   __device__ PackedSliceValues slice(int slice, int lane) const {
-    const PackedCodes codes = Format::codes(words_, slice, lane, half_);
-    const PackedScales scales = Format::scales(words_, slice, lane, parts_);
+    const PackedCodes codes = Format::template codes<0>(words_, slice, lane, half_);
+    const PackedScales scales = scales_of_slice<Format>(own_, slice, lane);
     PackedSliceValues result;
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       const uint32_t(&pairs)[4] = row == 0 ? codes.low : codes.high;
-      const float minimum = row == 0 ? scales.minimum_low : scales.minimum_high;
+      const float minimum = row == 0 ? scales.other_low : scales.other_high;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float scale = row == 0 ? scales.low : scales.high;
-        if (Format::kTwoScales && half == 1) scale = row == 0 ? scales.second_low : scales.second_high;
+        if (Format::kTwoScales && half == 1) scale = row == 0 ? scales.other_low : scales.other_high;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {  // channels 0 and 2 are a pair, then 1 and 3
           const int code = static_cast<int>(pairs[2 * half + i % 2] >> (i / 2 * 16) & 0xffffu) - Format::kOffset;
@@ -48,7 +48,7 @@ class PackedUnitValues {
  private:
   int half_;
   uint32_t words_[Format::kWords];
-  uint32_t parts_;
+  PackedScales own_;
 };
 
 }  // namespace prologue::cuda

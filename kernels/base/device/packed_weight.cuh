@@ -8,10 +8,11 @@
 //
 // A format is a struct: how many slices a lane loads together (a unit), how, and what their codes and scales are:
 //
-//   load(words, group, unit, lane)        from a group of 16 rows
-//   parts(words, unit % 2)                what the lanes of a row exchange, for scales()
-//   codes(words, slice, lane, unit % 2)   of a slice of the unit, 0 <= slice < kSlices
-//   scales(words, slice, lane, parts)     a weight is (code - kOffset) * scale + minimum. All lanes of the warp must call it together
+//   load(words, group, unit, lane)              from a group of 16 rows
+//   codes<kBase>(words, slice, lane, unit % 2)  of a slice of the unit, 0 <= slice < kSlices, with the bits of kBase above each
+//   scales(words, unit % 2)                     of the unit's only slice, or (kShares) of slice lane % 4
+//
+// A weight is (code - kOffset) * scale + minimum.
 #pragma once
 
 #include <cstdint>
@@ -31,39 +32,21 @@ struct PackedCodes {
   uint32_t high[4];
 };
 
-// The factors of a lane's two rows of a slice. Where each 16 channels have a scale of their own, the second ones are in `second`.
+// The factors of two rows in a slice. `other` is the minimum, or, where each 16 channels have a scale (kTwoScales), that of the last 16.
 struct PackedScales {
   float low = 0.0f, high = 0.0f;
-  float second_low = 0.0f, second_high = 0.0f;
-  float minimum_low = 0.0f, minimum_high = 0.0f;
+  float other_low = 0.0f, other_high = 0.0f;
 };
 
 // ---- parts of the formats ---------------------------------------------------------------------------------------------------
 
-// Loads the pieces of two neighbouring rows: of 4, 2 or 1 bytes each.
+// Load the pieces of two neighbouring rows: of 4, 2 or 1 bytes each.
 __device__ inline void load_words(uint32_t (&words)[2], const char* from) {
   const uint2 both = *reinterpret_cast<const uint2*>(from);
   words[0] = both.x, words[1] = both.y;
 }
 __device__ inline uint32_t load_halves(const char* from) { return *reinterpret_cast<const uint32_t*>(from); }
 __device__ inline uint32_t load_two_bytes(const char* from) { return *reinterpret_cast<const uint16_t*>(from); }
-
-// The power of two into whose lower bits a code goes.
-template <class T>
-inline constexpr uint32_t kCodeBase = std::is_same_v<T, __nv_bfloat16> ? 0x43004300u : 0x64006400u;
-template <class T>
-inline constexpr int kCodeBaseValue = std::is_same_v<T, __nv_bfloat16> ? 128 : 1024;
-
-// Returns twice the value, which is a whole number below 2048 (bfloat16: 256), as T.
-template <class T>
-constexpr uint32_t two_of(int value) {
-  int exponent = 0;
-  while (value >> (exponent + 1) != 0) ++exponent;
-  constexpr int kBits = std::is_same_v<T, __nv_bfloat16> ? 7 : 10, kBias = std::is_same_v<T, __nv_bfloat16> ? 127 : 15;
-  const uint32_t mantissa = static_cast<uint32_t>(value - (1 << exponent)) << kBits >> exponent;
-  const uint32_t one = static_cast<uint32_t>(exponent + kBias) << kBits | mantissa;
-  return one | one << 16;
-}
 
 __device__ inline float low_half(uint32_t pair) { return __half22float2(*reinterpret_cast<const __half2*>(&pair)).x; }
 __device__ inline float high_half(uint32_t pair) { return __half22float2(*reinterpret_cast<const __half2*>(&pair)).y; }
@@ -82,7 +65,7 @@ struct PackedNibbles {
   static constexpr int kSlices = 1;  // of a unit
   static constexpr int kWords = 3 + (kMinimum ? 1 : 0) + (kFifth ? 2 : 0);
   static constexpr int kUnitsInFlight = kFifth ? 4 : 6;
-  static constexpr bool kHasMinimum = kMinimum, kTwoScales = false;
+  static constexpr bool kHasMinimum = kMinimum, kTwoScales = false, kShares = false;
   static constexpr int kOffset = kMinimum ? 0 : kFifth ? 16 : 8;
   static constexpr int kMinimumAt = 32, kFifthAt = kMinimum ? 64 : 32, kCodesAt = kFifthAt + (kFifth ? 64 : 0);
   static constexpr int kGroupBytes = kCodesAt + 256;
@@ -102,40 +85,37 @@ struct PackedNibbles {
     }
   }
 
-  // Returns the codes of two channels that are 16 bits apart in memory: 0 and 2 of the lane's word, or 1 and 3.
+  template <uint32_t kBase>
   __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int, int lane, int) {
     PackedCodes codes;
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       uint32_t(&to)[4] = row == 0 ? codes.low : codes.high;
+      // Bit i of a block's word is of channel i: those of channels 0 and 2 of a lane go to bits 4 and 20.
+      const uint32_t bits = kFifth ? words[kWords - 2 + row] >> (lane % 4 * 4) : 0;
 #pragma unroll
-      for (int pair = 0; pair < 4; ++pair) to[pair] = words[row] >> (pair % 2 * 8 + pair / 2 * 4) & 0x000f000fu;
-      if constexpr (kFifth) {
-        // Bit i of a block's word is of channel i: those of channels 0 and 2 go to bits 4 and 20.
-        const uint32_t bits = words[kWords - 2 + row] >> (lane % 4 * 4);
-#pragma unroll
-        for (int pair = 0; pair < 4; ++pair) {
-          constexpr uint32_t kToBits4And20 = 1u << 4 | 1u << 18;
-          to[pair] |= (bits >> (pair % 2 + pair / 2 * 16) & 5u) * kToBits4And20 & 0x00100010u;
-        }
+      for (int pair = 0; pair < 4; ++pair) {
+        constexpr uint32_t kToBits4And20 = 1u << 4 | 1u << 18;
+        const uint32_t fifth = (bits >> (pair % 2 + pair / 2 * 16) & 5u) * kToBits4And20;
+        const uint32_t above = kFifth ? and_or(fifth, 0x00100010u, kBase) : kBase;
+        to[pair] = and_or(words[row] >> (pair % 2 * 8 + pair / 2 * 4), 0x000f000fu, above);
       }
     }
     return codes;
   }
 
-  __device__ static uint32_t parts(const uint32_t (&)[kWords], int) { return 0; }
-  __device__ static PackedScales scales(const uint32_t (&words)[kWords], int, int, uint32_t) {
+  __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
     PackedScales s;
     s.low = low_half(words[2]), s.high = high_half(words[2]);
-    if constexpr (kMinimum) s.minimum_low = low_half(words[3]), s.minimum_high = high_half(words[3]);
+    if constexpr (kMinimum) s.other_low = low_half(words[3]), s.other_high = high_half(words[3]);
     return s;
   }
 };
 
 struct PackedQ8_0 {
   static constexpr int kSlices = 1, kWords = 5, kUnitsInFlight = 4;
-  static constexpr bool kHasMinimum = false, kTwoScales = false;
-  static constexpr int kOffset = 128;
+  static constexpr bool kHasMinimum = false, kTwoScales = false, kShares = false;
+  static constexpr int kOffset = 128;  // codes are signed in memory: 0 to 255 is what codes() makes of them
   static constexpr int kGroupBytes = 32 + 512;
 
   __device__ static void load(uint32_t (&words)[kWords], const char* group, int unit, int lane) {
@@ -150,19 +130,28 @@ struct PackedQ8_0 {
     words[4] = load_halves(block + rows * 4);
   }
 
-  // Codes are signed: with 128 more they are 0 to 255.
+  template <uint32_t kBase>
   __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int, int, int) {
+    constexpr uint32_t kBits = 0x00ff00ffu, kSigns = 0x00800080u;
     PackedCodes codes;
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair) {
-      codes.low[pair] = (words[pair / 2 * 2] ^ 0x80808080u) >> (pair % 2 * 8) & 0x00ff00ffu;
-      codes.high[pair] = (words[pair / 2 * 2 + 1] ^ 0x80808080u) >> (pair % 2 * 8) & 0x00ff00ffu;
+      codes.low[pair] = and_xor(words[pair / 2 * 2] >> (pair % 2 * 8), kBits, kBase ^ kSigns);
+      codes.high[pair] = and_xor(words[pair / 2 * 2 + 1] >> (pair % 2 * 8), kBits, kBase ^ kSigns);
+    }
+    return codes;
+  }
+  // The same as they are in memory, with other bits above.
+  __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords]) {
+    PackedCodes codes;
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+      codes.low[pair] = words[pair / 2 * 2] >> (pair % 2 * 8), codes.high[pair] = words[pair / 2 * 2 + 1] >> (pair % 2 * 8);
     }
     return codes;
   }
 
-  __device__ static uint32_t parts(const uint32_t (&)[kWords], int) { return 0; }
-  __device__ static PackedScales scales(const uint32_t (&words)[kWords], int, int, uint32_t) {
+  __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
     PackedScales s;
     s.low = low_half(words[4]), s.high = high_half(words[4]);
     return s;
@@ -176,11 +165,11 @@ struct PackedParts {
   static constexpr int kSlices = 4;
   static constexpr int kWords = 8 + 2 + 3 + (kFifth ? 4 : 0);
   static constexpr int kUnitsInFlight = 2;
-  static constexpr bool kHasMinimum = true, kTwoScales = false;
+  static constexpr bool kHasMinimum = true, kTwoScales = false, kShares = true;
   static constexpr int kOffset = 0;
   static constexpr int kFifthAt = 256, kCodesAt = kFifthAt + (kFifth ? 512 : 0), kGroupBytes = kCodesAt + 2048;
 
-  // words: 8 of codes | scale | minimum | three bytes of parts | 4 of fifth bits, shifted to those of this half
+  // words: 8 of codes | scale | minimum | three bytes of parts | 4 of fifth bits
   __device__ static void load(uint32_t (&words)[kWords], const char* group, int unit, int lane) {
     const char* const block = group + unit / 2 * int64_t{kGroupBytes};
     const int half = unit % 2, rows = lane / 4, c = lane % 4;
@@ -204,6 +193,8 @@ struct PackedParts {
     }
   }
 
+  // A byte of fifth bits has those of one channel of each of the eight parts.
+  template <uint32_t kBase>
   __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int slice, int, int half) {
     PackedCodes codes;
 #pragma unroll
@@ -211,28 +202,25 @@ struct PackedParts {
       uint32_t(&to)[4] = row == 0 ? codes.low : codes.high;
 #pragma unroll
       for (int pair = 0; pair < 4; ++pair) {
-        to[pair] = words[slice / 2 * 4 + pair / 2 * 2 + row] >> (slice % 2 * 4 + pair % 2 * 8) & 0x000f000fu;
-        if constexpr (kFifth)
-          to[pair] |= (words[13 + pair / 2 * 2 + row] >> (4 * half + slice + pair % 2 * 8) & 0x00010001u) << 4;
+        uint32_t above = kBase;
+        if constexpr (kFifth) {
+          const uint32_t bits = words[13 + pair / 2 * 2 + row] << (4 - 4 * half);
+          above = and_or(bits >> (slice + pair % 2 * 8), 0x00100010u, kBase);
+        }
+        to[pair] = and_or(words[slice / 2 * 4 + pair / 2 * 2 + row] >> (slice % 2 * 4 + pair % 2 * 8), 0x000f000fu, above);
       }
     }
     return codes;
   }
 
-  // Lane c of a row's four has the bytes of part 4 half + c: it makes the codes of that part's scale and minimum, and the others get them
-  // from it.
-  __device__ static uint32_t parts(const uint32_t (&words)[kWords], int half) {
+  // Lane c of a row's four has the bytes of part 4 half + c.
+  __device__ static PackedScales scales(const uint32_t (&words)[kWords], int half) {
     const uint32_t scale = half == 0 ? words[10] & 0x3f3fu : (words[12] & 0x0f0fu) | (words[10] >> 2 & 0x3030u);
     const uint32_t minimum = half == 0 ? words[11] & 0x3f3fu : (words[12] >> 4 & 0x0f0fu) | (words[11] >> 2 & 0x3030u);
-    return scale | minimum << 16;
-  }
-
-  __device__ static PackedScales scales(const uint32_t (&words)[kWords], int slice, int lane, uint32_t parts) {
-    const uint32_t of_slice = __shfl_sync(0xffffffffu, parts, (lane & ~3) + slice);
     PackedScales s;
-    s.low = low_half(words[8]) * byte_as_float<0>(of_slice), s.high = high_half(words[8]) * byte_as_float<1>(of_slice);
-    s.minimum_low = -low_half(words[9]) * byte_as_float<2>(of_slice);
-    s.minimum_high = -high_half(words[9]) * byte_as_float<3>(of_slice);
+    s.low = low_half(words[8]) * byte_as_float<0>(scale), s.high = high_half(words[8]) * byte_as_float<1>(scale);
+    s.other_low = -low_half(words[9]) * byte_as_float<0>(minimum);
+    s.other_high = -high_half(words[9]) * byte_as_float<1>(minimum);
     return s;
   }
 };
@@ -241,7 +229,7 @@ struct PackedParts {
 // whose four runs of 32 channels are the slices.
 struct PackedQ6_K {
   static constexpr int kSlices = 4, kWords = 8 + 4 + 2 + 1, kUnitsInFlight = 2;
-  static constexpr bool kHasMinimum = false, kTwoScales = true;
+  static constexpr bool kHasMinimum = false, kTwoScales = true, kShares = true;
   static constexpr int kOffset = 32;
   static constexpr int kGroupBytes = 16 * 210, kUpperAt = 2048, kScalesAt = 3072, kScaleAt = 3328;
 
@@ -265,6 +253,7 @@ struct PackedQ6_K {
   }
 
   // Runs 0 and 2 are the low and high nibbles of the first 32 bytes, runs 1 and 3 those of the others.
+  template <uint32_t kBase>
   __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int slice, int, int) {
     PackedCodes codes;
 #pragma unroll
@@ -272,22 +261,21 @@ struct PackedQ6_K {
       uint32_t(&to)[4] = row == 0 ? codes.low : codes.high;
 #pragma unroll
       for (int pair = 0; pair < 4; ++pair) {
-        to[pair] = words[slice % 2 * 4 + pair / 2 * 2 + row] >> (slice / 2 * 4 + pair % 2 * 8) & 0x000f000fu;
-        to[pair] |= (words[8 + pair / 2 * 2 + row] >> (2 * slice + pair % 2 * 8) & 0x00030003u) << 4;
+        const uint32_t upper = words[8 + pair / 2 * 2 + row] >> (pair % 2 * 8);
+        const uint32_t above = and_or(slice < 2 ? upper << (4 - 2 * slice) : upper >> (2 * slice - 4), 0x00300030u, kBase);
+        to[pair] = and_or(words[slice % 2 * 4 + pair / 2 * 2 + row] >> (slice / 2 * 4 + pair % 2 * 8), 0x000f000fu, above);
       }
     }
     return codes;
   }
 
-  // Lane c has the scales of run c.
-  __device__ static uint32_t parts(const uint32_t (&words)[kWords], int) { return (words[12] | words[13] << 16) ^ 0x80808080u; }
-
-  __device__ static PackedScales scales(const uint32_t (&words)[kWords], int slice, int lane, uint32_t parts) {
-    const uint32_t of_slice = __shfl_sync(0xffffffffu, parts, (lane & ~3) + slice);
+  // Lane c has the scales of run c, whose bytes are signed.
+  __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
+    const uint32_t parts = (words[12] | words[13] << 16) ^ 0x80808080u;
     const float low = low_half(words[14]), high = high_half(words[14]);
     PackedScales s;
-    s.low = low * (byte_as_float<0>(of_slice) - 128.0f), s.high = high * (byte_as_float<1>(of_slice) - 128.0f);
-    s.second_low = low * (byte_as_float<2>(of_slice) - 128.0f), s.second_high = high * (byte_as_float<3>(of_slice) - 128.0f);
+    s.low = low * (byte_as_float<0>(parts) - 128.0f), s.high = high * (byte_as_float<1>(parts) - 128.0f);
+    s.other_low = low * (byte_as_float<2>(parts) - 128.0f), s.other_high = high * (byte_as_float<3>(parts) - 128.0f);
     return s;
   }
 };
@@ -308,72 +296,94 @@ __device__ inline void with_packed_format(WeightFormat format, const Visit& visi
   }
 }
 
+// Returns the scales of slice `slice` of a unit, of which `own` is what scales() returned. All lanes of the warp must call it together.
+template <class Format>
+__device__ inline PackedScales scales_of_slice(const PackedScales& own, int slice, int lane) {
+  if constexpr (!Format::kShares) return own;
+  const int from = (lane & ~3) + slice;
+  PackedScales s;
+  s.low = __shfl_sync(0xffffffffu, own.low, from), s.high = __shfl_sync(0xffffffffu, own.high, from);
+  s.other_low = __shfl_sync(0xffffffffu, own.other_low, from), s.other_high = __shfl_sync(0xffffffffu, own.other_high, from);
+  return s;
+}
+
 // ---- operands ---------------------------------------------------------------------------------------------------------------
 
-// Makes codes numbers of T. They are exact: their bits go below the exponent of a power of two, which is then subtracted, with kOffset. If
-// the format has minimums it stays in, and packed_minimum() takes it off.
-template <class T, class Format>
-__device__ inline uint32_t packed_operand(uint32_t codes) {
-  if constexpr (Format::kHasMinimum) {
-    return codes | kCodeBase<T>;
-  } else if constexpr (Format::kOffset == 128 &&
-                       kCodeBaseValue<T> == 128) {  // the eighth bit has no room: 128 or 256 is subtracted
-    return subtract_pairs<T>((codes & 0x007f007fu) | kCodeBase<T>, (~codes & 0x00800080u) | kCodeBase<T>);
-  } else {
-    constexpr uint32_t kSubtracted = two_of<T>(kCodeBaseValue<T> + Format::kOffset);
-    return subtract_pairs<T>(codes | kCodeBase<T>, kSubtracted);
-  }
-}
-
-// Returns what a sum of x is multiplied by.
+// A code is a number of T exactly: its bits go below the exponent of a power of two, the base, which is then subtracted, with kOffset. If the
+// format has minimums, the base stays in, and is taken off with the minimum.
 template <class T>
-__device__ inline float packed_minimum(float minimum, float scale) {
-  return fmaf(scale, -static_cast<float>(kCodeBaseValue<T>), minimum);
+inline constexpr uint32_t kCodeBase = std::is_same_v<T, __nv_bfloat16> ? 0x43004300u : 0x64006400u;
+template <class T>
+inline constexpr int kCodeBaseValue = std::is_same_v<T, __nv_bfloat16> ? 128 : 1024;
+
+// Returns a whole number from 1 to 255 (float16: 2047) as T, twice.
+template <class T>
+constexpr uint32_t two_of(int value) {
+  int exponent = 0;
+  while (value >> (exponent + 1) != 0) ++exponent;
+  constexpr int kBits = std::is_same_v<T, __nv_bfloat16> ? 7 : 10, kBias = std::is_same_v<T, __nv_bfloat16> ? 127 : 15;
+  const uint32_t mantissa = static_cast<uint32_t>(value - (1 << exponent)) << kBits >> exponent;
+  const uint32_t one = static_cast<uint32_t>(exponent + kBias) << kBits | mantissa;
+  return one | one << 16;
 }
 
-// sums [16 rows, 8 columns] += slice `slice` of a unit times x, whose words are the lane's channels of its column.
+// Holds a slice as the first operands of two products, and its factors.
 template <class T, class Format>
 struct PackedSlice {
   uint32_t first[4], second[4];
   PackedScales scales;
 
-  __device__ PackedSlice(const uint32_t (&words)[Format::kWords], int slice, int lane, int half, uint32_t parts)
-      : scales(Format::scales(words, slice, lane, parts)) {
-    const PackedCodes codes = Format::codes(words, slice, lane, half);
-    const auto operand = [](uint32_t pair) { return packed_operand<T, Format>(pair); };
+  // `own` is what own_scales() returned.
+  __device__ PackedSlice(const uint32_t (&words)[Format::kWords], int slice, int lane, int half, const PackedScales& own)
+      : scales(scales_of_slice<Format>(own, slice, lane)) {
+    // A code of eight bits would reach into the exponent of bfloat16's base: its lower seven bits go there, and 128 less if the eighth is set.
+    constexpr bool kIsWide = Format::kOffset == 128 && kCodeBaseValue<T> == 128;
+    PackedCodes codes;
+    if constexpr (kIsWide) {
+      codes = Format::signed_codes(words);
+    } else {
+      codes = Format::template codes<kCodeBase<T>>(words, slice, lane, half);
+    }
+    const auto operand = [](uint32_t code) {
+      if constexpr (Format::kHasMinimum) return code;
+      if constexpr (kIsWide) {
+        return subtract_pairs<T>(and_or(code, 0x007f007fu, kCodeBase<T>), and_or(code, 0x00800080u, kCodeBase<T>));
+      }
+      return subtract_pairs<T>(code, two_of<T>(kCodeBaseValue<T> + (kIsWide ? 0 : Format::kOffset)));
+    };
     first[0] = operand(codes.low[0]), first[1] = operand(codes.high[0]);
     first[2] = operand(codes.low[1]), first[3] = operand(codes.high[1]);
     second[0] = operand(codes.low[2]), second[1] = operand(codes.high[2]);
     second[2] = operand(codes.low[3]), second[3] = operand(codes.high[3]);
-    if constexpr (Format::kHasMinimum) {
-      scales.minimum_low = packed_minimum<T>(scales.minimum_low, scales.low);
-      scales.minimum_high = packed_minimum<T>(scales.minimum_high, scales.high);
-    }
   }
 
+  // Returns the scales of the lane's slice of a unit, with the base in the minimum.
+  __device__ static PackedScales own_scales(const uint32_t (&words)[Format::kWords], int half) {
+    PackedScales own = Format::scales(words, half);
+    if constexpr (Format::kHasMinimum) {
+      own.other_low = fmaf(own.low, -static_cast<float>(kCodeBaseValue<T>), own.other_low);
+      own.other_high = fmaf(own.high, -static_cast<float>(kCodeBaseValue<T>), own.other_high);
+    }
+    return own;
+  }
+
+  // sums [16 rows, 8 columns] += the slice times x, whose words are the lane's channels of its column.
   __device__ void multiply(float (&sums)[4], const uint4& x) const {
     const auto add = [&](const float(&products)[4], float low, float high) {
       sums[0] = fmaf(products[0], low, sums[0]), sums[1] = fmaf(products[1], low, sums[1]);
       sums[2] = fmaf(products[2], high, sums[2]), sums[3] = fmaf(products[3], high, sums[3]);
     };
-    float products[4] = {};
+    float products[4] = {}, others[4] = {};
     multiply_matrices<T>(products, first, x.x, x.y);
-    if constexpr (Format::kTwoScales) {
-      float others[4] = {};
-      multiply_matrices<T>(others, second, x.z, x.w);
-      add(products, scales.low, scales.high);
-      return add(others, scales.second_low, scales.second_high);
-    }
-    multiply_matrices<T>(products, second, x.z, x.w);
+    multiply_matrices<T>(Format::kTwoScales ? others : products, second, x.z, x.w);
     add(products, scales.low, scales.high);
     if constexpr (Format::kHasMinimum) {
       constexpr uint32_t kOne = two_of<T>(1);
       constexpr uint32_t kOnes[4] = {kOne, kOne, kOne, kOne};
-      float of_x[4] = {};
-      multiply_matrices<T>(of_x, kOnes, x.x, x.y);
-      multiply_matrices<T>(of_x, kOnes, x.z, x.w);
-      add(of_x, scales.minimum_low, scales.minimum_high);
+      multiply_matrices<T>(others, kOnes, x.x, x.y);
+      multiply_matrices<T>(others, kOnes, x.z, x.w);
     }
+    if constexpr (Format::kHasMinimum || Format::kTwoScales) add(others, scales.other_low, scales.other_high);
   }
 };
 

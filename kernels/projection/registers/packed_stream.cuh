@@ -73,10 +73,10 @@ class WeightStream<PackedWeights<T>, kTokenTiles> {
   template <class Format>
   __device__ static void multiply_unit(float (&sums)[kTokenTiles][4], const uint32_t (&words)[Format::kWords], int half,
                                        const unsigned char* x, int tile_bytes) {
-    const uint32_t parts = Format::parts(words, half);
+    const PackedScales own = PackedSlice<T, Format>::own_scales(words, half);
 #pragma unroll
     for (int slice = 0; slice < Format::kSlices; ++slice) {
-      const PackedSlice<T, Format> operands(words, slice, lane(), half, parts);
+      const PackedSlice<T, Format> operands(words, slice, lane(), half, own);
 #pragma unroll
       for (int n = 0; n < kTokenTiles; ++n) {
         operands.multiply(sums[n], *reinterpret_cast<const uint4*>(x + n * tile_bytes + slice * kXSliceBytes));

@@ -158,6 +158,9 @@ uint32_t multiply_pairs(uint32_t x, uint32_t y) {
   }
 }
 
+inline uint32_t and_or(uint32_t x, uint32_t y, uint32_t z) { return (x & y) | z; }
+inline uint32_t and_xor(uint32_t x, uint32_t y, uint32_t z) { return (x & y) ^ z; }
+
 template <class T>
 uint32_t subtract_pairs(uint32_t x, uint32_t y) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
