@@ -139,6 +139,30 @@ constexpr bool registers_heads_are_worth_it(const RegistersDivision& of) { retur
 // A kernel with a finishing warp needs so many registers that two blocks fit an SM: more blocks would come in a second wave.
 constexpr bool finishing_warps_fit(int64_t blocks) { return blocks <= 2 * kSms; }
 
+// The same of packed weights, which are brought to the multiplying warps in another way.
+struct PackedDivision {
+  int64_t num_tokens;
+  int64_t blocks;  // of all clusters
+  int64_t blocks_of_cluster;
+  int64_t blocks_of_sm;  // that there is room for
+  int64_t slices_of_block;
+  int64_t slices_of_warp;
+};
+
+// Estimates what a linear layer with packed weights takes, in slices of a warp. An SM multiplies its blocks' slices; each wave of blocks begins
+// and brings x to shared memory; the blocks of a cluster exchange sums. The factors are those that put the measured divisions of 1B and 8B
+// (Q4_K, 1 to 16 tokens) in the right order, or choose one at most 10 % slower than the best (docs/tuning/projection.md).
+inline double cost_of_packed_output(const PackedDivision& of) {
+  constexpr double kWave = 32.0, kExchange = 10.0, kToken = 0.04;
+  const auto waves = static_cast<double>(divide_up(of.blocks, kSms * of.blocks_of_sm));
+  return static_cast<double>(divide_up(of.blocks, kSms) * of.slices_of_warp) +
+         kExchange * static_cast<double>(of.blocks_of_cluster) +
+         waves * (kWave + kToken * static_cast<double>(of.num_tokens * of.slices_of_block));
+}
+
+// Heads take the most blocks that an SM has room for at once, two.
+constexpr bool packed_heads_fit(int64_t blocks) { return blocks <= 2 * kSms; }
+
 // ---- tiles ------------------------------------------------------------------------------------------------------------------
 
 inline constexpr int64_t kTokensOfTile = 128, kChannelsOfStage = 64;

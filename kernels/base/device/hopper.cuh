@@ -126,6 +126,14 @@ __device__ inline void load_box(void* to, const CUtensorMap& map, Barrier& barri
       : "memory");
 }
 
+// Copies neighbouring bytes. Both addresses and their number are multiples of 16.
+__device__ inline void copy_bytes(void* to, const void* from, int bytes, Barrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(&barrier))
+      : "memory");
+}
+
 // Copies a box to the address `to` in each block of the cluster whose bit is set in `blocks`. The barrier at the address of `barrier` in
 // each of them counts the bytes.
 __device__ inline void load_box_into_blocks(unsigned blocks, void* to, const CUtensorMap& map, Barrier& barrier, int x, int y,

@@ -8,7 +8,7 @@
 //
 // A format is a struct: how many slices a lane loads together (a unit), how, and what their codes and scales are:
 //
-//   load(words, group, unit, lane)              from a group of 16 rows
+//   load(words, group, unit, lane)              of a group of 16 rows, kGroupBytes for each block of their channels
 //   codes<kBase>(words, slice, lane, unit % 2)  of a slice of the unit, 0 <= slice < kSlices, with the bits of kBase above each
 //   scales(words, unit % 2)                     of the unit's only slice, or (kShares) of slice lane % 4
 //
@@ -64,7 +64,6 @@ template <bool kMinimum, bool kFifth>
 struct PackedNibbles {
   static constexpr int kSlices = 1;  // of a unit
   static constexpr int kWords = 3 + (kMinimum ? 1 : 0) + (kFifth ? 2 : 0);
-  static constexpr int kUnitsInFlight = kFifth ? 4 : 6;
   static constexpr bool kHasMinimum = kMinimum, kTwoScales = false, kShares = false;
   static constexpr int kOffset = kMinimum ? 0 : kFifth ? 16 : 8;
   static constexpr int kMinimumAt = 32, kFifthAt = kMinimum ? 64 : 32, kCodesAt = kFifthAt + (kFifth ? 64 : 0);
@@ -113,7 +112,7 @@ struct PackedNibbles {
 };
 
 struct PackedQ8_0 {
-  static constexpr int kSlices = 1, kWords = 5, kUnitsInFlight = 4;
+  static constexpr int kSlices = 1, kWords = 5;
   static constexpr bool kHasMinimum = false, kTwoScales = false, kShares = false;
   static constexpr int kOffset = 128;  // codes are signed in memory: 0 to 255 is what codes() makes of them
   static constexpr int kGroupBytes = 32 + 512;
@@ -164,7 +163,6 @@ template <bool kFifth>
 struct PackedParts {
   static constexpr int kSlices = 4;
   static constexpr int kWords = 8 + 2 + 3 + (kFifth ? 4 : 0);
-  static constexpr int kUnitsInFlight = 2;
   static constexpr bool kHasMinimum = true, kTwoScales = false, kShares = true;
   static constexpr int kOffset = 0;
   static constexpr int kFifthAt = 256, kCodesAt = kFifthAt + (kFifth ? 512 : 0), kGroupBytes = kCodesAt + 2048;
@@ -228,7 +226,7 @@ struct PackedParts {
 // Blocks of 256 channels: 256 x 4 bits | 256 x 2 upper bits | a scale of 8 bits for each 16 channels | scale. A unit is half of a block,
 // whose four runs of 32 channels are the slices.
 struct PackedQ6_K {
-  static constexpr int kSlices = 4, kWords = 8 + 4 + 2 + 1, kUnitsInFlight = 2;
+  static constexpr int kSlices = 4, kWords = 8 + 4 + 2 + 1;
   static constexpr bool kHasMinimum = false, kTwoScales = true, kShares = true;
   static constexpr int kOffset = 32;
   static constexpr int kGroupBytes = 16 * 210, kUpperAt = 2048, kScalesAt = 3072, kScaleAt = 3328;

@@ -48,7 +48,7 @@ inline constexpr int kMultipliersBarrier = 1;
 // kMultipliers is the most threads that multiply: 32 for 16 rows of a head, or more if the warps of a block divide k. kFinishers is 1, or 0
 // for launches that need as many blocks on an SM as fit without.
 template <class W, int V, int kTokenTiles, int kMultipliers, int kFinishers, int kFeatures>
-__global__ void __launch_bounds__(kMultipliers + 32 * kFinishers, kFinishers != 0 ? 2 : W::kWarpsOfSm * 32 / kMultipliers)
+__global__ void __launch_bounds__(kMultipliers + 32 * kFinishers, kFinishers != 0 ? 2 : W::kHeadWarpsOfSm * 32 / kMultipliers)
     registers_head_kernel(const __grid_constant__ typename W::template With<RegistersHeadArgs> a,
                           const __grid_constant__ MostStepsArgs p) {
   using T = typename W::T;

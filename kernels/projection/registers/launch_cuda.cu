@@ -43,8 +43,8 @@ void fill_weights(PackedArgs<Args>& a, const Product& p) {
       rows += given.rows;
       segment.data = static_cast<const char*>(given.data);
       segment.format = given.format;
-      constexpr int kLogSlicesOfHalfBlock = 2;
-      if (weight_block_elements(given.format) > kSliceChannels) a.packed.log_unit = kLogSlicesOfHalfBlock;
+      constexpr int kLogSlicesOfBlock = 3;
+      if (weight_block_elements(given.format) > kSliceChannels) a.packed.log_unit = kLogSlicesOfBlock;
     }
     segment.end_row = static_cast<int32_t>(rows);
   }
@@ -54,6 +54,12 @@ int log_unit_of(const RegistersArgs&) { return 0; }
 template <class Args>
 int log_unit_of(const PackedArgs<Args>& a) {
   return a.packed.log_unit;
+}
+
+int64_t all_shared_bytes_of(const RegistersArgs& a) { return shared_bytes_of(a); }
+template <class Args>
+int64_t all_shared_bytes_of(const PackedArgs<Args>& a) {
+  return packed_rings_at(a) + int64_t{a.row_tiles << a.log_splits} * static_cast<int64_t>(sizeof(PackedRing));
 }
 
 // `row_tiles` counts the tiles of 16 rows of each cluster, `blocks` its blocks.
@@ -79,7 +85,7 @@ void fill(Args& a, const Product& p, int64_t row_tiles, int64_t blocks) {
 
 template <class Args>
 bool fits(const Args& a, int token_tiles) {
-  return a.num_tokens <= 8 * token_tiles && a.slices >> log_unit_of(a) >= a.blocks && shared_bytes_of(a) <= kMaxSharedBytes;
+  return a.num_tokens <= 8 * token_tiles && a.slices >> log_unit_of(a) >= a.blocks && all_shared_bytes_of(a) <= kMaxSharedBytes;
 }
 
 // A kernel's arguments and the number of clusters, and what they say of the launch.
@@ -94,7 +100,7 @@ struct Division {
     l.blocks = blocks();
     l.threads = (32 * args.row_tiles << args.log_splits) + 32 * finishers;
     l.cluster_blocks = args.blocks;
-    l.shared_bytes = shared_bytes_of(args);
+    l.shared_bytes = all_shared_bytes_of(args);
   }
 };
 
@@ -146,15 +152,21 @@ Launch output_of_division(const ProjectionParams& p, const RegistersOutputInstan
   return l;
 }
 
+// Returns the instance for so many tokens, or null.
 template <class Args>
-std::optional<Launch> choose_output_with(const ProjectionParams& p) {
-  const auto all = outputs_of<Args>(p.dtype);
-  const auto found = std::find_if(all.begin(), all.end(), [&](const auto& each) { return p.num_tokens <= 8 * each.token_tiles; });
-  if (found == all.end()) return {};
-  const RegistersOutputInstance<Args>& instance = *found;
-  std::optional<Division<Args>> best;
+const RegistersOutputInstance<Args>* output_for(const ProjectionParams& p) {
+  for (const auto& each : outputs_of<Args>(p.dtype)) {
+    if (p.num_tokens <= 8 * each.token_tiles) return &each;
+  }
+  return nullptr;
+}
+
+std::optional<Launch> choose_dense_output(const ProjectionParams& p) {
+  const auto* const instance = output_for<RegistersArgs>(p);
+  if (instance == nullptr) return {};
+  std::optional<Division<RegistersArgs>> best;
   for (int64_t row_tiles = policy::kMostRowTiles; row_tiles >= policy::kFewestRowTiles; row_tiles /= 2) {
-    const auto divide = [&](int64_t blocks) { return divide_output(p, instance, row_tiles, blocks); };
+    const auto divide = [&](int64_t blocks) { return divide_output(p, *instance, row_tiles, blocks); };
     auto division = with_most_blocks(divide);
     while (division && policy::has_too_many_blocks(division->sizes()) && division->args.blocks > 1) {
       const auto fewer = divide(division->args.blocks / 2);
@@ -167,13 +179,35 @@ std::optional<Launch> choose_output_with(const ProjectionParams& p) {
     if (policy::is_divided_enough(division->sizes())) break;
   }
   if (!best) return {};
-  return output_of_division(p, instance, *best);
+  return output_of_division(p, *instance, *best);
+}
+
+std::optional<Launch> choose_packed_output(const ProjectionParams& p) {
+  using Args = PackedArgs<RegistersArgs>;
+  const auto* const instance = output_for<Args>(p);
+  if (instance == nullptr) return {};
+  std::optional<Division<Args>> best;
+  double least = 0.0;
+  for (int64_t row_tiles = policy::kMostRowTiles; row_tiles >= policy::kFewestRowTiles; row_tiles /= 2) {
+    for (int64_t blocks = 1; blocks <= kMaxBlocksOfCluster; blocks *= 2) {
+      const auto division = divide_output(p, *instance, row_tiles, blocks);
+      if (!division) continue;
+      const Args& a = division->args;
+      const int64_t room = kSharedBytesOfSm / (all_shared_bytes_of(a) + kSharedBytesOfSystem);
+      const double cost =
+          policy::cost_of_packed_output({p.num_tokens, division->blocks(), blocks, std::min<int64_t>(room, kPackedBlocksOfSm),
+                                         a.slices >> a.log_blocks, division->sizes().slices_of_warp});
+      if (!best || cost < least) best = division, least = cost;
+    }
+  }
+  if (!best) return {};
+  return output_of_division(p, *instance, *best);
 }
 
 std::optional<Launch> choose_output(const ProjectionParams& p) {
   const Product product = product_of(p);
   if (!can_finish(p) || !can_multiply(product)) return {};
-  return is_packed(product) ? choose_output_with<PackedArgs<RegistersArgs>>(p) : choose_output_with<RegistersArgs>(p);
+  return is_packed(product) ? choose_packed_output(p) : choose_dense_output(p);
 }
 
 std::vector<std::string> output_names(DType type) {
@@ -266,17 +300,22 @@ template <class Args>
 std::optional<Launch> choose_heads_with(const HeadCall& call) {
   for (const RegistersHeadInstance<Args>& instance : heads_with<Args>(call.product.dtype)) {
     if (!serves(instance, call.prologue)) continue;
-    const auto division = with_most_blocks([&](int64_t blocks) { return divide_heads(call, instance, blocks); });
+    const auto division = with_most_blocks([&](int64_t blocks) {
+      const auto divided = divide_heads(call, instance, blocks);
+      const bool is_too_many = is_packed(call.product) && blocks > 1 && divided && !policy::packed_heads_fit(divided->blocks());
+      return is_too_many ? std::nullopt : divided;
+    });
     if (!division || division->args.blocks < fewest_blocks(instance)) continue;
     if (instance.finishers != 0 && !policy::finishing_warps_fit(division->blocks())) continue;
-    if (!policy::registers_heads_are_worth_it(division->sizes())) return {};
+    if (!is_packed(call.product) && !policy::registers_heads_are_worth_it(division->sizes())) return {};
     return heads_of_division(call, instance, *division);
   }
   return {};
 }
 
 std::optional<Launch> choose_heads(const HeadCall& call) {
-  if (!saves_enough(call) || !can_finish_heads(call) || !can_multiply(call.product)) return {};
+  if (!can_finish_heads(call) || !can_multiply(call.product)) return {};
+  if (!is_packed(call.product) && !saves_enough(call)) return {};  // separate operations would make packed weights dense first
   return is_packed(call.product) ? choose_heads_with<PackedArgs<RegistersHeadArgs>>(call)
                                  : choose_heads_with<RegistersHeadArgs>(call);
 }

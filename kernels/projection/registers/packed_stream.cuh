@@ -1,26 +1,60 @@
-// Loads and multiplies packed weights (weights/packed.cuh): the part of product.cuh that is another one for them.
+// Brings packed weights (weights/packed.cuh) to a warp and multiplies them: the part of product.cuh that is another one for them.
+//
+// The 16 rows of a warp are a group, whose blocks are neighbours in memory: they are copied to shared memory in large pieces, through a ring
+// of the warp's own, and need few registers on the way. The GPUs that have such copies are those for which the way is chosen.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
+#include <prologue/kernels/base/divide_up.h>
+#include <prologue/kernels/base/device/hopper.cuh>
 #include <prologue/kernels/projection/registers/product.cuh>
 #include <prologue/kernels/projection/weights/packed.cuh>
 
 namespace prologue::cuda {
 
+inline constexpr int kPackedBlocksOfSm = 3;
+
+// As much as the warps of so many blocks have room for: three pieces of Q4_K.
+struct PackedRing {
+  static constexpr int kBytes = 6912, kMostStages = 8;
+  unsigned char data[kBytes];
+  Barrier filled[kMostStages];
+};
+
+// Where the rings of a block's warps are in its shared memory.
+__host__ __device__ inline int64_t packed_rings_at(const RegistersArgs& a) { return round_up(shared_bytes_of(a), int64_t{128}); }
+
+// How a format passes through a ring.
+template <class Format>
+struct PackedPieces {
+  static constexpr int kBlockSlices = Format::kSlices == 1 ? 1 : 2 * Format::kSlices;
+  static constexpr int kBlocks = Format::kSlices == 1 ? 4 : 1;  // of a piece
+  static constexpr int kSlices = kBlocks * kBlockSlices;
+  static constexpr int kBytes = kBlocks * Format::kGroupBytes;
+  static constexpr int kStages =
+      PackedRing::kBytes / kBytes < PackedRing::kMostStages ? PackedRing::kBytes / kBytes : PackedRing::kMostStages;
+  static_assert(kStages >= 2);
+};
+
 template <class T, int kTokenTiles>
 class WeightStream<PackedWeights<T>, kTokenTiles> {
  public:
-  __device__ WeightStream(const RegistersArgs&, const WarpWork& work, const PackedGroup& rows) : rows_(rows) {
-    if (rows.data == nullptr) return;
+  __device__ WeightStream(const RegistersArgs& a, const WarpWork& work, const PackedGroup& rows)
+      : rows_(rows), slices_(rows.data == nullptr ? 0 : work.of_warp.end - work.of_warp.begin) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    if (slices_ == 0) return;
+    ring_ = reinterpret_cast<PackedRing*>(dynamic_shared<unsigned char>() + packed_rings_at(a)) + threadIdx.x / 32;
+    if (lane() == 0) {
+      for (Barrier& barrier : ring_->filled) barrier.init(1);
+      fence_barrier_init();
+    }
+    __syncwarp();
     with_packed_format(rows_.format, [&]<class Format>(Format) {
-      const int begin = work.of_warp.begin / Format::kSlices, units = work.of_warp.end / Format::kSlices - begin;
-#pragma unroll
-      for (int i = 0; i < Format::kUnitsInFlight; ++i) {
-        if (i < units) Format::load(words_of<Format>(i), rows_.data, begin + i, lane());
-      }
+      rows_.data += work.of_warp.begin / PackedPieces<Format>::kBlockSlices * int64_t{Format::kGroupBytes};
+      for (int piece = 0; piece < PackedPieces<Format>::kStages; ++piece) fill<Format>(piece, piece);
     });
+#endif
   }
 
   __device__ void multiply(float (&sums)[kTokenTiles][4], const RegistersArgs& a, const WarpWork& work,
@@ -30,53 +64,65 @@ class WeightStream<PackedWeights<T>, kTokenTiles> {
 #pragma unroll
       for (float& sum : of_tile) sum = 0.0f;
     }
-    if (rows_.data == nullptr) return;
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    if (slices_ == 0) return;
     // Columns past the last token repeat that token; their sums are not used.
     const auto row_of = [&](int token) { return min(token, a.num_tokens - 1) * a.x_row_bytes; };
     const unsigned char* const x =
         shared.x + row_of(lane() / 4) + (work.of_warp.begin - work.of_block.begin) * kXSliceBytes + lane() % 4 * 16;
     const int tile_bytes = kTokenTiles == 1 ? 0 : row_of(8 + lane() / 4) - row_of(lane() / 4);
     static_assert(kTokenTiles <= 2);
-    with_packed_format(rows_.format, [&]<class Format>(Format) { multiply_units<Format>(sums, work, x, tile_bytes); });
+    with_packed_format(rows_.format, [&]<class Format>(Format) { multiply_pieces<Format>(sums, x, tile_bytes); });
 #pragma unroll
     for (float(&of_tile)[4] : sums) put_rows_in_order(of_tile);
+#endif
   }
 
  private:
-  static constexpr int kMostWords = 34;  // in flight, of all formats
-
   __device__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
 
+  // Starts to copy piece `piece`, if there is one, to stage `stage`, which nobody reads any more.
   template <class Format>
-  __device__ uint32_t (&words_of(int i))[Format::kWords] {
-    static_assert(Format::kWords * Format::kUnitsInFlight <= kMostWords);
-    return reinterpret_cast<uint32_t(&)[Format::kWords]>(in_flight_[i * Format::kWords]);
+  __device__ void fill(int piece, int stage) {
+    using Pieces = PackedPieces<Format>;
+    const int blocks = min((slices_ - piece * Pieces::kSlices) / Pieces::kBlockSlices, Pieces::kBlocks);
+    if (blocks <= 0 || lane() != 0) return;
+    Barrier& filled = ring_->filled[stage];
+    filled.arrive_and_expect(blocks * Format::kGroupBytes);
+    copy_bytes(ring_->data + stage * Pieces::kBytes, rows_.data + piece * int64_t{Pieces::kBytes}, blocks * Format::kGroupBytes,
+               filled);
   }
 
   template <class Format>
-  __device__ void multiply_units(float (&sums)[kTokenTiles][4], const WarpWork& work, const unsigned char* x, int tile_bytes) {
-    const int end = work.of_warp.end / Format::kSlices;
+  __device__ void multiply_pieces(float (&sums)[kTokenTiles][4], const unsigned char* x, int tile_bytes) {
+    using Pieces = PackedPieces<Format>;
+    int stage = 0;
+    unsigned parity = 0;
 #pragma unroll 1
-    for (int first = work.of_warp.begin / Format::kSlices; first < end; first += Format::kUnitsInFlight) {
+    for (int piece = 0; piece * Pieces::kSlices < slices_; ++piece) {
+      ring_->filled[stage].wait(parity);
+      const char* const data = reinterpret_cast<const char*>(ring_->data) + stage * Pieces::kBytes;
+      const int units = min(slices_ - piece * Pieces::kSlices, Pieces::kSlices) / Format::kSlices;
 #pragma unroll
-      for (int i = 0; i < Format::kUnitsInFlight; ++i) {
-        if (first + i >= end) break;
-        multiply_unit<Format>(sums, words_of<Format>(i), (first + i) % 2, x, tile_bytes);
+      for (int unit = 0; unit < Pieces::kSlices / Format::kSlices; ++unit) {
+        if (unit < units) multiply_unit<Format>(sums, data, unit, x, tile_bytes);
         x += Format::kSlices * kXSliceBytes;
-        const int next = first + i + Format::kUnitsInFlight;
-        if (next < end) Format::load(words_of<Format>(i), rows_.data, next, lane());
       }
+      __syncwarp();  // all have read the stage
+      fill<Format>(piece + Pieces::kStages, stage);
+      if (++stage == Pieces::kStages) stage = 0, parity ^= 1;
     }
   }
 
-  // `half` says which half of a block of 256 channels it is.
   template <class Format>
-  __device__ static void multiply_unit(float (&sums)[kTokenTiles][4], const uint32_t (&words)[Format::kWords], int half,
-                                       const unsigned char* x, int tile_bytes) {
-    const PackedScales own = PackedSlice<T, Format>::own_scales(words, half);
+  __device__ static void multiply_unit(float (&sums)[kTokenTiles][4], const char* data, int unit, const unsigned char* x,
+                                       int tile_bytes) {
+    uint32_t words[Format::kWords];
+    Format::load(words, data, unit, lane());
+    const PackedScales own = PackedSlice<T, Format>::own_scales(words, unit % 2);
 #pragma unroll
     for (int slice = 0; slice < Format::kSlices; ++slice) {
-      const PackedSlice<T, Format> operands(words, slice, lane(), half, own);
+      const PackedSlice<T, Format> operands(words, slice, lane(), unit % 2, own);
 #pragma unroll
       for (int n = 0; n < kTokenTiles; ++n) {
         operands.multiply(sums[n], *reinterpret_cast<const uint4*>(x + n * tile_bytes + slice * kXSliceBytes));
@@ -101,7 +147,8 @@ class WeightStream<PackedWeights<T>, kTokenTiles> {
   }
 
   PackedGroup rows_;
-  uint32_t in_flight_[kMostWords];
+  int slices_;
+  PackedRing* ring_ = nullptr;
 };
 
 }  // namespace prologue::cuda

@@ -54,7 +54,7 @@ struct DenseWeights {
   }
   static constexpr int kSliceBytes = 64;
   // An SM has many warps of few registers, each with little in flight: 2 KB for each of 24 warps of an SM keep the memory busy.
-  static constexpr int kWarpsOfSm = 32;
+  static constexpr int kWarpsOfSm = 32, kHeadWarpsOfSm = 32;
   // Where chunk `chunk` of x, 8 channels, is in shared memory; store_x() stores it there.
   __device__ static int place_of_x(int chunk) { return chunk * 16; }
   __device__ static void store_x(unsigned char* to, const Bytes<16>& x) { store_bytes<16, false>(to, x); }

@@ -36,7 +36,8 @@ struct PackedArgs : Args {
 template <class Element>
 struct PackedWeights {
   using T = Element;                     // of x, and of the operands of a product
-  static constexpr int kWarpsOfSm = 16;  // through registers: of 128 each
+  // Of which an SM has room for; heads need more registers, and their blocks are few.
+  static constexpr int kWarpsOfSm = 24, kHeadWarpsOfSm = 16;
 
   template <class Args>
   using With = PackedArgs<Args>;

@@ -130,6 +130,13 @@ inline void load_box(void* to, unsigned char* memory, const CUtensorMap& map, Ba
   }
   barrier.copied(rows * 128);
 }
+inline void copy_bytes(void* to, const void* from, int bytes, Barrier& barrier) {
+  if (shared_address(to) % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0 || bytes % 16 != 0 || bytes <= 0) {
+    emulator::fail("copies bytes that are not whole chunks of 16");
+  }
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+  barrier.copied(bytes);
+}
 inline void load_box(void* to, const CUtensorMap& map, Barrier& barrier, int x, int y, int z) {
   load_box(to, emulator::dynamic_shared, map, barrier, {x, y, z}, 3);
 }
@@ -199,9 +206,9 @@ struct Multiplication {
   uint64_t a_descriptor;  // 0: in registers
   const uint32_t* a;      // of this thread
   uint64_t b_descriptor;
-  bool own_rows;  // of b, not of its transpose
-  float* d;       // of this thread
-  int group = 0;  // 0: in none yet
+  bool own_rows;                  // of b, not of its transpose
+  float* d;                       // of this thread
+  int group = 0;                  // 0: in none yet
   std::vector<float> saved = {};  // what d held; empty: another one in flight adds to it
 };
 struct MultiplyingThread {
@@ -314,7 +321,8 @@ void multiply_wait() {
     if (m.group == 0) emulator::fail("waits for a multiplication that is in no group");
   }
   sync_warpgroup();
-  for (int rounds = 0; rounds < 3; ++rounds) {  // who was told too early that the operands are no longer needed overwrites them now
+  for (int rounds = 0; rounds < 3;
+       ++rounds) {  // who was told too early that the operands are no longer needed overwrites them now
     emulator::progress();
     emulator::let_others_run();
   }
