@@ -3,8 +3,8 @@
 // The text is cut into windows of --context tokens, each a sequence of its own. Every run predicts every token of a window; the whole
 // distribution is compared with that of the reference, which is the first --dtype with a cache of that type and no Hadamard transform.
 // Runs are all combinations of --hadamard-blocks, --v-hadamard-blocks and --cache-types with the first --dtype (a transform is only for a
-// quantised K, or V), and every other --dtype with a cache of that type: what weights and activations cost. auto is the engine's choice:
-// matrices that are quantised in the file stay so.
+// quantised K, or V), and every other --dtype with a cache of that type: what weights and activations cost. auto is the engine's choice,
+// but matrices that are quantised in the file stay so on CUDA, too.
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>

@@ -441,7 +441,7 @@ class EngineBench {
 int main_of(int argc, char** argv) {
   Options options;
   std::string device = "auto", dtype = "auto";
-  bool no_overlap = false, no_cuda_graphs = false, unfused_projections = false;
+  bool keep_quantized = false, no_overlap = false, no_cuda_graphs = false, unfused_projections = false;
   std::vector<std::string> workload_words;
   for (const std::string_view name : workload_names()) workload_words.emplace_back(name);
 
@@ -471,8 +471,9 @@ int main_of(int argc, char** argv) {
       ->check(CLI::Range(int64_t{16}, int64_t{1} << 20))
       ->capture_default_str();
   app.add_option("--device", device, "auto: cuda if there is a GPU, else cpu")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  app.add_option("--dtype", dtype, "auto: float32 on the CPU, bfloat16 on CUDA, with quantised weights as the file has them")
+  app.add_option("--dtype", dtype, "auto: bfloat16 on CUDA, and on the CPU float32 with quantised weights as the file has them")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}));
+  app.add_flag("--keep-quantized", keep_quantized, "quantised weights stay as the file has them");
   app.add_option("--threads", options.engine.num_threads, "CPU threads; 0 = one per CPU")->check(CLI::NonNegativeNumber);
   app.add_option("--parallel", options.engine.max_seqs, "sequences of one step; 0 = the engine's choice")
       ->check(CLI::NonNegativeNumber);
@@ -487,6 +488,7 @@ int main_of(int argc, char** argv) {
   const std::map<std::string, DType> dtypes = {{"float32", DType::f32}, {"bfloat16", DType::bf16}, {"float16", DType::f16}};
   if (device != "auto") options.engine.device = devices.at(device);
   if (dtype != "auto") options.engine.dtype = dtypes.at(dtype);
+  if (keep_quantized) options.engine.keep_quantized = true;
   options.engine.overlap = !no_overlap;
   options.engine.cuda_graphs = !no_cuda_graphs;
   options.engine.fused_projections = !unfused_projections;

@@ -131,8 +131,8 @@ Result<std::unique_ptr<Engine>> Engine::make(const EngineOptions& options) {
   const Execution& execution = engine->execution_;
   PROLOGUE_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(options.model_path));
   const Checkpoint& file = *checkpoint;
-  PROLOGUE_ASSIGN_OR_RETURN(engine->model_, load_model(file, *engine->options_.dtype, execution, options.on_load,
-                                                       {options.hadamard_block, options.v_hadamard_block, !options.dtype}));
+  const ModelOptions choices{options.hadamard_block, options.v_hadamard_block, *engine->options_.keep_quantized};
+  PROLOGUE_ASSIGN_OR_RETURN(engine->model_, load_model(file, *engine->options_.dtype, execution, options.on_load, choices));
   PROLOGUE_ASSIGN_OR_RETURN(TokenizerData data, read_tokenizer(file));
   auto tokenizer = Tokenizer::create(std::move(data));
   if (!tokenizer.ok()) return error_status(tokenizer.status().code(), file.path(), ": ", tokenizer.status().message());
@@ -172,6 +172,7 @@ Status Engine::fill_in_defaults() {
   const bool on_gpu = execution_.device == Device::cuda;
   if (o.num_threads == 0) o.num_threads = std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
   execution_.num_threads = o.num_threads;
+  o.keep_quantized = o.keep_quantized.value_or(!on_gpu && !o.dtype);
   o.dtype = o.dtype.value_or(on_gpu ? DType::bf16 : DType::f32);
   if (o.max_seqs == 0) o.max_seqs = on_gpu ? 256 : 32;
   if (o.max_step_tokens == 0) o.max_step_tokens = on_gpu ? 4096 : 512;

@@ -30,9 +30,12 @@ namespace prologue {
 struct EngineOptions {
   std::string model_path;        // for load()
   std::optional<Device> device;  // none: a usable GPU if there is one, else the CPU
-  // Weights and activations have this type. None: activations are bfloat16 on CUDA and float32 on the CPU, and so are weights, but
-  // matrices that are quantised in the file stay so.
+  // Activations have this type, and weights that do not stay quantised. None: bfloat16 on CUDA and float32 on the CPU.
   std::optional<DType> dtype;
+  // Matrices that are quantised in a GGUF file stay so, but for those of experts; false: all are converted to dtype. None: true on the
+  // CPU if no dtype is given, else false. On CUDA, true makes steps of up to 16 tokens faster, and others slower. A file without such
+  // matrices is loaded as with false.
+  std::optional<bool> keep_quantized;
   KvFormat kv_format = {};  // of the KV cache, with computed scales (computed_format, kv_format_of); unset: dtype
   KvFormat v_format = {};   // of V in the KV cache; unset: that of K
   int64_t hadamard_block = 0;    // of the Hadamard transform of Q and K, with which a quantised K loses less; 0 = none

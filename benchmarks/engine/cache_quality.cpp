@@ -20,6 +20,7 @@ double largest(std::span<const float> logits) { return *std::max_element(logits.
 
 Result<std::unique_ptr<Engine>> load(EngineOptions options, const QualityRun& run) {
   options.dtype = run.dtype == DType::unset ? std::optional<DType>() : run.dtype;
+  options.keep_quantized = run.dtype == DType::unset;
   options.kv_format = run.k_format;
   options.v_format = run.v_format;
   options.hadamard_block = run.hadamard_block;

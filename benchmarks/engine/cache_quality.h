@@ -22,7 +22,7 @@ Result<std::vector<std::vector<int32_t>>> make_windows(std::span<const int32_t> 
 
 // Says how a model runs.
 struct QualityRun {
-  // Weights and activations have this type; unset: the engine's choice, so matrices that are quantised in the file stay so.
+  // Weights and activations have this type; unset: the engine's choice, but matrices that are quantised in the file stay so.
   DType dtype = DType::unset;
   KvFormat k_format = {};  // of the cache; unset: the type of the activations
   KvFormat v_format = {};  // unset: that of K

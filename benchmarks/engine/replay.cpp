@@ -83,8 +83,9 @@ Result<std::vector<double>> time_decode_steps(const EngineOptions& options, std:
     execution.stream = stream.get();
   }
   PROLOGUE_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(options.model_path));
-  PROLOGUE_ASSIGN_OR_RETURN(const Model model,
-                            load_model(*checkpoint, options.dtype.value_or(on_gpu ? DType::bf16 : DType::f32), execution, {}));
+  const ModelOptions weights{.keep_quantized = options.keep_quantized.value_or(!on_gpu && !options.dtype)};
+  PROLOGUE_ASSIGN_OR_RETURN(const Model model, load_model(*checkpoint, options.dtype.value_or(on_gpu ? DType::bf16 : DType::f32),
+                                                          execution, {}, weights));
 
   const int64_t num_steps = on_gpu ? 128 : 16;
   const int64_t longest = context + num_steps + kWarmUp;

@@ -36,6 +36,7 @@ class EngineFlags {
   std::string kv_cache_dtype_ = "auto";
   std::string rounding_ = "once";
   std::string prefix_cache_ = "on";
+  bool keep_quantized_ = false;
   bool unfused_ = false;
   bool unfused_projections_ = false;
   bool no_cuda_graphs_ = false;
