@@ -517,24 +517,68 @@ TEST(Engine, QuantizedWeightsStayAsTheyAreUnlessADtypeIsGiven) {
   EXPECT_EQ(tokens_of(load(in_pieces)->generate({&one, 1}).value()), alone);
 }
 
-// The same on CUDA, where activations are bfloat16.
-TEST(Engine, OnAGpuQuantizedWeightsStayAsTheyAre) {
+// keep_quantized wins over what a dtype says without it.
+TEST(Engine, KeepingQuantizedWeightsIsAnOption) {
+  EngineOptions options = cpu_options(write_model("keep_quantized", quantized_model()));
+  const auto engine = load(options);
+  const Request one = request(*engine, kPrompts[1], 20);
+  const auto tokens_of_file = tokens_of(engine->generate({&one, 1}).value());
+  options.keep_quantized = true;
+  options.dtype = DType::f32;
+  const auto kept = load(options);
+  EXPECT_EQ(kept->weight_types(), "q8_0, q4_0 and float32");
+  EXPECT_EQ(kept->weight_bytes(), engine->weight_bytes());
+  EXPECT_EQ(tokens_of(kept->generate({&one, 1}).value()), tokens_of_file);
+
+  const std::vector<int32_t> prompt = {5, 6, 7, 8}, tokens = {9, 10, 11};
+  const Score want = kept->score(prompt, tokens).value();
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    options.dtype = dtype;
+    const auto in_16_bits = load(options);
+    EXPECT_EQ(in_16_bits->dtype(), dtype);
+    EXPECT_EQ(in_16_bits->weight_types(), std::string("q8_0, q4_0 and ") + dtype_name(dtype));
+    const Score got = in_16_bits->score(prompt, tokens).value();
+    for (size_t i = 0; i < tokens.size(); ++i)
+      EXPECT_NEAR(got.logprob_of_token[i], want.logprob_of_token[i], 0.3) << dtype_name(dtype);
+  }
+
+  options.dtype.reset();
+  options.keep_quantized = false;
+  const auto converted = load(options);
+  EXPECT_EQ(converted->dtype(), DType::f32);
+  EXPECT_EQ(converted->weight_types(), "float32");
+
+  options = cpu_options(write_model("not_quantized"));
+  options.keep_quantized = true;
+  EXPECT_EQ(load(options)->weight_types(), "float32");
+}
+
+// On CUDA, where activations are bfloat16, weights are converted unless they are to be kept.
+TEST(Engine, OnAGpuQuantizedWeightsStayAsTheyAreIfAsked) {
   if (const Status gpu = check_gpu(); !gpu.ok()) GTEST_SKIP() << gpu.message();
   EngineOptions options = cpu_options(write_model("quantized_gpu", quantized_model()));
   const auto on_cpu = load(options);
   options.device = Device::cuda;
+  const auto converted = load(options);
+  EXPECT_EQ(converted->dtype(), DType::bf16);
+  EXPECT_TRUE(converted->weight_formats().empty());
+  EXPECT_EQ(converted->weight_types(), "bfloat16");
+  options.keep_quantized = true;
   const auto engine = load(options);
   EXPECT_EQ(engine->dtype(), DType::bf16);
   EXPECT_EQ(engine->weight_formats(), (std::vector<WeightFormat>{WeightFormat::q8_0, WeightFormat::q4_0}));
   EXPECT_EQ(engine->weight_types(), "q8_0, q4_0 and bfloat16");
   EXPECT_EQ(engine->weight_bytes(), on_cpu->weight_bytes() - (64 * 64 + 5 * 64) * 2);
-  options.dtype = DType::bf16;
-  const auto converted = load(options);
-  EXPECT_TRUE(converted->weight_formats().empty());
-  EXPECT_EQ(converted->weight_types(), "bfloat16");
   const std::vector<int32_t> prompt = {5, 6, 7, 8}, tokens = {9, 10, 11};
-  const Score got = engine->score(prompt, tokens).value(), want = converted->score(prompt, tokens).value();
-  for (size_t i = 0; i < tokens.size(); ++i) EXPECT_NEAR(got.logprob_of_token[i], want.logprob_of_token[i], 0.3);
+  const Score want = converted->score(prompt, tokens).value();
+  for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
+    options.dtype = dtype;
+    const auto kept = load(options);
+    EXPECT_EQ(kept->weight_types(), std::string("q8_0, q4_0 and ") + dtype_name(dtype));
+    const Score got = kept->score(prompt, tokens).value();
+    for (size_t i = 0; i < tokens.size(); ++i)
+      EXPECT_NEAR(got.logprob_of_token[i], want.logprob_of_token[i], 0.3) << dtype_name(dtype);
+  }
 }
 
 // ---- Threads, forks, files that change ----

@@ -114,6 +114,21 @@ TEST(Generate, EndsWithATable) {
   }
 }
 
+TEST(Generate, KeepsQuantizedWeightsIfAsked) {
+  TinyLlamaOptions quantized;
+  quantized.type_of = [](const std::string&) { return test::gguf::kQ8_0; };
+  const std::string path = temp("quantized.gguf");
+  ASSERT_TRUE(write_tiny_llama(path, quantized));
+  const std::string arguments = "--device cpu --model " + path + " --prompt hello --max-tokens 2 --ignore-eos";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"", "q8_0"}, {" --dtype float32", "float32"}, {" --dtype float32 --keep-quantized", "q8_0"}};
+  for (const auto& [flags, weights] : cases) {
+    const Outcome run = generate(arguments + flags);
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_TRUE(contains(run.err, "device, dtype        cpu, float32, weights as " + weights + ", ")) << flags;
+  }
+}
+
 TEST(Generate, JsonIsOneObjectPerPromptInOrder) {
   const Outcome run = generate_with_model("--prompt hello --prompt '' --prompt 'good bye' --max-tokens 5 --ignore-eos --json");
   EXPECT_EQ(run.exit_code, 1) << run.err;
@@ -270,7 +285,7 @@ TEST(Generate, VersionAndHelp) {
                            "--unfused",        "--print-graph",   "--profile",
                            "--score",          "--json",          "--quiet",
                            "--hadamard-block", "--chat-template", "--chat-template-kwargs",
-                           "--chat-date"}) {
+                           "--chat-date",      "--keep-quantized"}) {
     EXPECT_NE(help.out.find(flag), std::string::npos) << flag;
   }
 }
