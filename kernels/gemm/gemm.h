@@ -18,9 +18,14 @@
 //                    chosen for M = 512 and does not split K, so that small M is slower; if it has none, a simple kernel runs.
 //                    An M for which that algorithm is not valid is an error (unsupported); none is known
 //
-// Packed weights, on the CPU only: with packed.num_segments > 0, `weight` is null and the rows of W are those of all segments, each
-// in one of the block formats of weight_format.h. All rows together are N; K is a multiple of the blocks of
-// every format, and at most 2^20. x is quantised first, as llama.cpp does it, but with a float32 scale:
+// Packed weights: with packed.num_segments > 0, `weight` is null and the rows of W are those of all segments, each in one of the block
+// formats of weight_format.h. All rows together are N; K is a multiple of the blocks of every format, and at most 2^20.
+//
+// On CUDA each weight is made in float32 as its format defines it and rounded to dtype, some rows at a time, in the upper half of the
+// context's workspace; the product is that of dense weights. (projection.h and qkv_prologue.h have kernels for few tokens, which round no
+// weight.)
+//
+// On the CPU x is quantised first, as llama.cpp does it, but with a float32 scale:
 //   a block of x (32 values; 256 where the weights' blocks have 256) has the scale s = largest magnitude / 127 and the codes
 //   round(x / s), to nearest even; the scale is 0 if the largest magnitude is below 2^-100
 //   y[m, n] = sum over blocks of s * (what the block of weights is times the codes)  (+ bias[n])

@@ -8,7 +8,7 @@
 //
 // scale = 1 copies bitwise; otherwise the product is computed in float32 and rounded once.
 //
-// With another table_format than dense the table is packed (weight_format.h; CPU only), and width a multiple of its blocks. A value is
+// With another table_format than dense the table is packed (weight_format.h), and width a multiple of its blocks. A value is
 // computed in float32 as the format's reference does (scale * code, plus minimum: each rounded once), then multiplied by `scale` in
 // float32, then rounded to dtype.
 //

@@ -24,14 +24,14 @@ PROLOGUE_API Result<Graph> fuse_attention_prologue(const Graph& graph, Rounding 
 //   linear -> add_norm                        into a projection node that adds to the residual, and a norm
 //   norm -> select_rows                       into select_rows and the norm of what it selects, which lm_head then includes
 // so that a layer of most models is five nodes, and what follows the layers two. A chain is not changed if another node reads an inner
-// value, if the norm is a LayerNorm or has a bias, or if the weights are packed. The result differs from that of the other graph as two
+// value, or if the norm is a LayerNorm or has a bias. The result differs from that of the other graph as two
 // orders of one sum do (projection.h).
 PROLOGUE_API Result<Graph> fuse_projections(const Graph& graph);
 
 // Rewrites the graph of prompts on GPUs where has_qkv_gemm(). Called after fuse_attention_prologue(), it rewrites
 //   linear -> attention_prologue     into one qkv_prologue node
 //   linear -> a gated activation     into one projection node
-// under the same conditions.
+// under the same conditions, if the weights are not packed.
 PROLOGUE_API Result<Graph> fuse_prompt_projections(const Graph& graph);
 
 }  // namespace prologue

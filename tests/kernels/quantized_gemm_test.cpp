@@ -359,11 +359,28 @@ TEST_P(QuantizedGemmTest, NonFiniteValuesStayWhereTheyBelong) {
 
 class QuantizedGemmRefusals : public testing::TestWithParam<Backend> {};
 
+TEST_P(QuantizedGemmRefusals, WantsAlignedRowsOnCuda) {
+  PROLOGUE_REQUIRE_BACKEND(GetParam());
+  if (backend_device(GetParam()) == Device::cpu) GTEST_SKIP() << "any alignment";
+  auto context = std::move(GemmContext::create(Device::cuda)).value();
+  Arena arena(GetParam());
+  GemmParams p;
+  p.dtype = p.y_dtype = DType::f32;
+  p.m = 1, p.n = 16, p.k = p.x_stride = 32, p.y_stride = 16;
+  p.x = arena.input(std::vector<float>(32, 1.0f));
+  p.y = arena.output<float>(16);
+  p.packed.num_segments = 1;
+  const uint8_t* const rows = arena.input(std::vector<uint8_t>(16 + 16 * 18), 16);
+  p.packed.segments[0] = {rows + 2, WeightFormat::q4_0, 16};
+  const Status status = arena.run([&](const Execution& execution) { return gemm(p, *context, execution); });
+  EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+  EXPECT_NE(status.message().find("on CUDA they must be aligned to 16 bytes"), std::string::npos) << status.message();
+}
+
 TEST_P(QuantizedGemmRefusals, RefusesWhatBreaksTheContract) {
   PROLOGUE_REQUIRE_BACKEND(GetParam());
   auto context = std::move(GemmContext::create(backend_device(GetParam()))).value();
-  const bool on_cpu = backend_device(GetParam()) == Device::cpu;
-  std::vector<Refusal<GemmParams>> refusals = {
+  const std::vector<Refusal<GemmParams>> refusals = {
       {"negative count", [](auto& p) { p.packed.num_segments = -1; }, StatusCode::invalid_argument,
        "packed.num_segments is -1: it must be 0 to 4"},
       {"too many", [](auto& p) { p.packed.num_segments = 5; }, StatusCode::invalid_argument,
@@ -386,14 +403,6 @@ TEST_P(QuantizedGemmRefusals, RefusesWhatBreaksTheContract) {
       {"y over weights", [](auto& p) { p.y = const_cast<void*>(p.packed.segments[1].data); }, StatusCode::invalid_argument,
        "y (84 bytes at @) overlaps a segment (1088 bytes at @): the output must not overlap any input"},
   };
-  for (Refusal<GemmParams>& refusal : refusals) {
-    GemmParams p;
-    p.packed.num_segments = 2;
-    refusal.change(p);
-    if (on_cpu || p.packed.num_segments != 2) continue;
-    refusal.code = StatusCode::unsupported;
-    refusal.message = "packed.num_segments is 2: packed weights are multiplied on the CPU only";
-  }
   expect_refusals("gemm", refusals, [&](const auto& change) {
     Arena arena(GetParam());
     GemmParams p;
@@ -405,8 +414,8 @@ TEST_P(QuantizedGemmRefusals, RefusesWhatBreaksTheContract) {
     p.x = arena.input(std::vector<float>(3 * 64, 1.0f));
     p.y = arena.output<float>(3 * 7);
     p.packed.num_segments = 2;
-    p.packed.segments[0] = {arena.input(std::vector<uint8_t>(16 * 2 * 18)), WeightFormat::q4_0, 4};
-    p.packed.segments[1] = {arena.input(std::vector<uint8_t>(16 * 2 * 34)), WeightFormat::q8_0, 3};
+    p.packed.segments[0] = {arena.input(std::vector<uint8_t>(16 * 2 * 18), 16), WeightFormat::q4_0, 4};
+    p.packed.segments[1] = {arena.input(std::vector<uint8_t>(16 * 2 * 34), 16), WeightFormat::q8_0, 3};
     change(p);
     return refused(arena.run([&](const Execution& execution) { return gemm(p, *context, execution); }), arena);
   });

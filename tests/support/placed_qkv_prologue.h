@@ -85,9 +85,9 @@ QkvPrologueParams place_projection(PlacedPrologue<T>& placed, const Projection& 
   params.hidden_size = params.hidden_stride = p.hidden_size;
   params.hidden_states = placed.arena().input(rounded<T>(p.hidden));
   for (const Projection::Segment& s : p.packed) {
-    constexpr int64_t kAlignment = 16;
+    constexpr int64_t kOffAlignment = 16;  // not aligned to more
     params.packed.segments[params.packed.num_segments++] = {
-        placed.arena().input(packed_blocks(s.format, s.rows, p.hidden_size, s.blocks), kAlignment), s.format, s.rows};
+        placed.arena().input(packed_blocks(s.format, s.rows, p.hidden_size, s.blocks), kOffAlignment), s.format, s.rows};
   }
   if (p.packed.empty()) params.weight = placed.arena().input(rounded<T>(p.weight));
   params.norm.given = p.normed ? 1 : 0;
