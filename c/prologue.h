@@ -1501,9 +1501,14 @@ PROLOGUE_C_API prologue_status prologue_paged_attention(
 //                    chosen for M = 512 and does not split K, so that small M is slower; if it has none, a simple kernel runs.
 //                    An M for which that algorithm is not valid is an error (unsupported); none is known
 //
-// Packed weights, on the CPU only: with packed.num_segments > 0, `weight` is null and the rows of W are those of all segments, each
-// in one of the block formats of prologue_weight_format. All rows together are N; K is a multiple of the blocks of
-// every format, and at most 2^20. x is quantised first, as llama.cpp does it, but with a float32 scale:
+// Packed weights: with packed.num_segments > 0, `weight` is null and the rows of W are those of all segments, each in one of the block
+// formats of prologue_weight_format. All rows together are N; K is a multiple of the blocks of every format, and at most 2^20.
+//
+// On CUDA each weight is made in float32 as its format defines it and rounded to dtype, some rows at a time, in the upper half of the
+// context's workspace; the product is that of dense weights. (sections projection and qkv_prologue have kernels for few tokens, which round no
+// weight.)
+//
+// On the CPU x is quantised first, as llama.cpp does it, but with a float32 scale:
 //   a block of x (32 values; 256 where the weights' blocks have 256) has the scale s = largest magnitude / 127 and the codes
 //   round(x / s), to nearest even; the scale is 0 if the largest magnitude is below 2^-100
 //   y[m, n] = sum over blocks of s * (what the block of weights is times the codes)  (+ bias[n])
@@ -1690,6 +1695,10 @@ PROLOGUE_C_API prologue_status prologue_add(const prologue_add_params* params, c
 // rounded to y_dtype where the separate operations store it; the rest is the same. With many tokens the order is that of k. So all differ
 // as two orders of one sum do. With batch_invariant they are separate, and section gemm describes it.
 //
+// With packed weights one kernel on CUDA, for up to 16 tokens of 16 bits and segments of a multiple of 16 rows, multiplies x by the codes of
+// each block, which are exact in 16 bits, and the sum by the block's scale in float32; where the format has minimums, the sum of x by
+// (minimum - 128 scale) (float16: 1024), since the codes have that much more: no weight is rounded. Otherwise section gemm describes the product.
+//
 // The operation never allocates, synchronises or throws; on CUDA it can be captured into a graph.
 
 // The norm of whole rows, as section norm describes it.
@@ -1774,7 +1783,7 @@ PROLOGUE_C_API prologue_status prologue_projection(
 // the product is accumulated in float32 in an order that depends on the sizes and the number of tokens, multiplied by
 // 1 / sqrt(mean(h^2) + eps) and rounded once to dtype, as the separate projection rounds; what follows is the prologue, bit for bit. In one
 // kernel of many tokens the norm is the separate one, the product is accumulated in the order of k, and the rest is the same. So all differ
-// as two orders of one sum do. With batch_invariant they are separate, and section gemm describes it.
+// as two orders of one sum do. With batch_invariant they are separate, and section gemm describes it. Packed weights: section projection.
 //
 // The operation never allocates, synchronises or throws; on CUDA it can be captured into a graph.
 
@@ -2037,7 +2046,7 @@ PROLOGUE_C_API prologue_status prologue_moe_combine(
 //
 // scale = 1 copies bitwise; otherwise the product is computed in float32 and rounded once.
 //
-// With another table_format than dense the table is packed (section weight_format; CPU only), and width a multiple of its blocks. A value is
+// With another table_format than dense the table is packed (section weight_format), and width a multiple of its blocks. A value is
 // computed in float32 as the format's reference does (scale * code, plus minimum: each rounded once), then multiplied by `scale` in
 // float32, then rounded to dtype.
 //

@@ -2,7 +2,8 @@
 // decision that was measured, with its measurement. This is plain host code; the ways ask it, and the graph asks it which launches may
 // overlap.
 //
-// A projection multiplies x [num_tokens, k] by weights [n, k] of 16 bits. Its way is the first of these that can do the call and of which
+// A projection multiplies x [num_tokens, k] by weights [n, k]. Packed weights go through registers, for up to 16 tokens
+// (cost_of_packed_output(), packed_heads_fit()). With weights of 16 bits its way is the first of these that can do the call and of which
 // the function says that it is the fastest; none of them: separate operations, with cuBLASLt's GEMM.
 //
 //                    | a linear layer                        | the heads of q, k and v (all of them: heads_save_enough())
