@@ -17,7 +17,10 @@ CONTENT = b'a model'
 # Writes down its name and arguments; programs that a script asks for an answer give it.
 RECORDER = r"""#!/bin/sh
 name=${0##*/}
-{ printf '%s' "$name"; for each; do printf '\037%s' "$each"; done; echo; } >>"$CALLS"
+separator=$(printf '\037')
+line=$name
+for each; do line=$line$separator$each; done
+printf '%s\n' "$line" >>"$CALLS"  # at once: programs run beside each other
 case $name in
   dpkg-query) for each; do echo "$each install ok installed"; done ;;
   nvidia-smi) [ -z "$GPU" ] || echo "GPU 0: $GPU" ;;
