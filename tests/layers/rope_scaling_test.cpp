@@ -123,7 +123,7 @@ std::vector<GoldenCase> golden_cases() {
 
 TEST(RopeScaling, OracleAgreesWithTransformers) {
   for (const GoldenCase& test : golden_cases()) {
-    const std::vector<oracle::Wide> want = oracle::rope_inv_freq(test.config, test.sequence_length);
+    const std::vector<test::oracle::Wide> want = test::oracle::rope_inv_freq(test.config, test.sequence_length);
     ASSERT_EQ(want.size(), test.inv_freq.size()) << test.name;
     for (size_t i = 0; i < want.size(); ++i) {
       const auto value = static_cast<double>(want[i]);
@@ -136,7 +136,7 @@ TEST(RopeScaling, ExactAgreesWithTheOracle) {
   for (GoldenCase& test : golden_cases()) {
     for (const bool with_factors : {false, true}) {
       if (with_factors) test.config.freq_factors.assign(test.inv_freq.size(), 1.7f);
-      const std::vector<oracle::Wide> want = oracle::rope_inv_freq(test.config, test.sequence_length);
+      const std::vector<test::oracle::Wide> want = test::oracle::rope_inv_freq(test.config, test.sequence_length);
       const RopeFrequencies got = frequencies(test.config, test.sequence_length, RopePrecision::exact);
       ASSERT_EQ(got.inv_freq.size(), want.size()) << test.name;
       for (size_t i = 0; i < want.size(); ++i) {
