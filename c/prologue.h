@@ -1505,7 +1505,7 @@ PROLOGUE_C_API prologue_status prologue_paged_attention(
 // formats of prologue_weight_format. All rows together are N; K is a multiple of the blocks of every format, and at most 2^20.
 //
 // On CUDA each weight is made in float32 as its format defines it and rounded to dtype, some rows at a time, in the upper half of the
-// context's workspace; the product is that of dense weights. (sections projection and qkv_prologue have kernels for few tokens, which round no
+// context's workspace; the product is that of dense weights. (sections projection and qkv_prologue have kernels for up to 64 tokens, which round no
 // weight.)
 //
 // On the CPU x is quantised first, as llama.cpp does it, but with a float32 scale:
@@ -1695,8 +1695,8 @@ PROLOGUE_C_API prologue_status prologue_add(const prologue_add_params* params, c
 // rounded to y_dtype where the separate operations store it; the rest is the same. With many tokens the order is that of k. So all differ
 // as two orders of one sum do. With batch_invariant they are separate, and section gemm describes it.
 //
-// With packed weights one kernel on CUDA, for up to 16 tokens of 16 bits and segments of a multiple of 16 rows, multiplies x by the codes of
-// each block, which are exact in 16 bits, and the sum by the block's scale in float32; where the format has minimums, the sum of x by
+// With packed weights one kernel on CUDA, for up to 16 tokens of 16 bits and segments of a multiple of 16 rows (and up to 64 tokens in several
+// launches), multiplies x by the codes of each block, which are exact in 16 bits, and the sum by the block's scale in float32; where the format has minimums, the sum of x by
 // (minimum - 128 scale) (float16: 1024), since the codes have that much more: no weight is rounded. Otherwise section gemm describes the product.
 //
 // The operation never allocates, synchronises or throws; on CUDA it can be captured into a graph.

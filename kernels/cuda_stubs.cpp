@@ -68,6 +68,7 @@ Status paged_attention(const PagedAttentionParams&, const Execution&) { return c
 int64_t paged_attention_workspace_bytes(const PagedAttentionParams&) { return 0; }
 
 int64_t most_tokens_of_one_projection() { return 0; }
+int64_t tokens_of_packed_launch(const ProjectionParams&) { return 0; }
 std::optional<Launch> choose(const ProjectionParams&) { return {}; }
 Status launch(const Launch&, const Execution&) { return cuda_not_built("projection"); }
 bool has_qkv_gemm() { return false; }

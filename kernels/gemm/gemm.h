@@ -22,7 +22,7 @@
 // formats of weight_format.h. All rows together are N; K is a multiple of the blocks of every format, and at most 2^20.
 //
 // On CUDA each weight is made in float32 as its format defines it and rounded to dtype, some rows at a time, in the upper half of the
-// context's workspace; the product is that of dense weights. (projection.h and qkv_prologue.h have kernels for few tokens, which round no
+// context's workspace; the product is that of dense weights. (projection.h and qkv_prologue.h have kernels for up to 64 tokens, which round no
 // weight.)
 //
 // On the CPU x is quantised first, as llama.cpp does it, but with a float32 scale:

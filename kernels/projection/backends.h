@@ -23,6 +23,8 @@ PROLOGUE_API int64_t most_tokens_of_one_projection(Device device);
 namespace cuda {
 int64_t most_tokens_of_one_projection();
 PROLOGUE_API std::optional<Launch> choose(const ProjectionParams& params);
+// Returns of how many tokens each launch should be, where a call with packed weights has too many for one, but not many more; otherwise 0.
+PROLOGUE_API int64_t tokens_of_packed_launch(const ProjectionParams& params);
 // Checks nothing. `chosen` is of any operation.
 PROLOGUE_API Status launch(const Launch& chosen, const Execution& execution);
 }  // namespace cuda

@@ -161,6 +161,10 @@ inline double cost_of_packed_output(const PackedDivision& of) {
          waves * (kWave + kToken * static_cast<double>(of.num_tokens * of.slices_of_block));
 }
 
+// More tokens than one kernel takes are several launches, if they are few: 16 tokens of gate and up of 8B take 64.5 us (Q4_K), and separate
+// operations, which make the weights dense first, 505 us.
+inline constexpr int64_t kMostTokensOfPackedLaunches = 64;
+
 // Heads take the most blocks that an SM has room for at once, two.
 constexpr bool packed_heads_fit(int64_t blocks) { return blocks <= 2 * kSms; }
 

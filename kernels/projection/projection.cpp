@@ -1,5 +1,7 @@
 #include <prologue/kernels/projection/projection.h>
 
+#include <algorithm>
+
 #include <prologue/kernels/base/host/row_limits.h>
 #include <prologue/kernels/base/host/view_checks.h>
 #include <prologue/kernels/gemm/backends.h>
@@ -148,9 +150,27 @@ Status run_separately(const ProjectionParams& params, GemmContext& context, cons
 
 namespace {
 
+// Returns the call of some of the tokens.
+ProjectionParams part_of(const ProjectionParams& params, int64_t first_token, int64_t num_tokens) {
+  ProjectionParams part = params;
+  part.num_tokens = num_tokens;
+  part.x = static_cast<const unsigned char*>(params.x) + first_token * params.x_stride * dtype_size(params.dtype);
+  part.y = static_cast<unsigned char*>(params.y) +
+           first_token * params.y_stride * dtype_size(resolve_dtype(params.y_dtype, params.dtype));
+  return part;
+}
+
 Status run_chosen(const ProjectionParams& params, const std::optional<cuda::Launch>& chosen, GemmContext& context,
                   const Execution& execution) {
-  return chosen ? cuda::launch(*chosen, execution) : run_separately(params, context, execution);
+  if (chosen) return cuda::launch(*chosen, execution);
+  const int64_t at_once = cuda::tokens_of_packed_launch(params);
+  if (at_once == 0) return run_separately(params, context, execution);
+  for (int64_t first = 0; first < params.num_tokens; first += at_once) {
+    const auto part = part_of(params, first, std::min(at_once, params.num_tokens - first));
+    const std::optional<cuda::Launch> launch = cuda::choose(part);
+    PROLOGUE_RETURN_IF_ERROR(launch ? cuda::launch(*launch, execution) : run_separately(part, context, execution));
+  }
+  return {};
 }
 
 }  // namespace

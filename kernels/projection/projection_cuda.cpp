@@ -2,6 +2,7 @@
 
 #include <prologue/kernels/projection/backends.h>
 #include <prologue/kernels/projection/instances.h>
+#include <prologue/kernels/projection/policy.h>
 
 namespace prologue::cuda {
 
@@ -20,6 +21,16 @@ std::optional<Launch> choose(const ProjectionParams& params) {
     return chosen;
   }
   return {};
+}
+
+int64_t tokens_of_packed_launch(const ProjectionParams& params) {
+  if (params.packed.num_segments == 0 || params.num_tokens > policy::kMostTokensOfPackedLaunches) return 0;
+  ProjectionParams few = params;
+  for (const auto* way : kOutputWays) {
+    few.num_tokens = way->most_tokens;
+    if (way->reads_packed && way->most_tokens < params.num_tokens && way->choose(few)) return way->most_tokens;
+  }
+  return 0;
 }
 
 Status launch(const Launch& chosen, const Execution& execution) { return chosen.start(chosen, execution.stream); }

@@ -3,6 +3,7 @@
 #include <prologue/kernels/attention_prologue/backends.h>
 #include <prologue/kernels/base/host/view_checks.h>
 #include <prologue/kernels/gemm/backends.h>
+#include <prologue/kernels/projection/backends.h>
 #include <prologue/kernels/projection/wiring.h>
 #include <prologue/kernels/qkv_prologue/backends.h>
 #include <prologue/kernels/token_ops/backends.h>
@@ -134,8 +135,31 @@ Status run_separately(const QkvPrologueParams& params, GemmContext& context, con
 
 namespace {
 
+// Runs the norm and the product as a projection, which for packed weights may be several launches.
+Status run_after_projection(const QkvPrologueParams& params, GemmContext& context, const Execution& execution) {
+  const Wiring calls = wire(params);
+  const GemmParams& product = calls.projection;
+  ProjectionParams projection;
+  projection.num_tokens = product.m;
+  projection.n = product.n;
+  projection.k = product.k;
+  projection.dtype = product.dtype;
+  projection.x = params.hidden_states;
+  projection.x_stride = params.hidden_stride;
+  projection.norm = params.norm;
+  projection.packed = params.packed;
+  projection.y = product.y;
+  projection.y_stride = product.y_stride;
+  projection.batch_invariant = params.batch_invariant;
+  projection.workspace = params.workspace;  // the normed hidden states are at its begin, there as here
+  projection.workspace_bytes = params.workspace_bytes;
+  PROLOGUE_RETURN_IF_ERROR(run_validated(projection, context, execution));
+  return run_validated(calls.prologue, execution);
+}
+
 Status run_chosen(const QkvPrologueParams& params, const std::optional<cuda::Launch>& chosen, GemmContext& context,
                   const Execution& execution) {
+  if (!chosen && params.packed.num_segments > 0) return run_after_projection(params, context, execution);
   if (!chosen) return run_separately(params, context, execution);
   if (chosen->follows_norm) PROLOGUE_RETURN_IF_ERROR(run_validated(wire(params).norm, execution));
   return cuda::launch(*chosen, execution);

@@ -401,6 +401,24 @@ TEST(ProjectionWays, AreTheseFour) {
   EXPECT_EQ(cuda::projection_ways(), (std::vector<std::string>{"vector", "ring", "registers", "tiles"}));
 }
 
+TEST(ProjectionWays, PackedWeightsTakeSeveralLaunchesForFewMoreTokens_cuda) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  if (most_tokens_of_one_projection(Device::cuda) == 0) GTEST_SKIP() << "the GPU has no code for it";
+  const auto at_once = [](int64_t num_tokens, std::vector<WeightFormat> packed, bool batch_invariant = false) {
+    Case c;
+    c.num_tokens = num_tokens, c.packed = std::move(packed);
+    Placed<BFloat16> placed(Backend::cuda, c, make_data(c));
+    placed.params.batch_invariant = batch_invariant;
+    return cuda::tokens_of_packed_launch(placed.params);
+  };
+  EXPECT_EQ(at_once(16, {WeightFormat::q8_0}), 0);
+  EXPECT_EQ(at_once(17, {WeightFormat::q8_0}), 16);
+  EXPECT_EQ(at_once(64, {WeightFormat::q8_0}), 16);
+  EXPECT_EQ(at_once(65, {WeightFormat::q8_0}), 0);
+  EXPECT_EQ(at_once(40, {}), 0);
+  EXPECT_EQ(at_once(40, {WeightFormat::q8_0}, true), 0);
+}
+
 // Nothing is launched, so the arrays may be shorter than the sizes say.
 TEST(ProjectionWays, AreChosenBySize_cuda) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);

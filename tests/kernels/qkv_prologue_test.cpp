@@ -285,6 +285,21 @@ TEST_P(QkvPrologueInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
   walk_instances("registers", GetParam(), 4, ran, check, list(kCalls), list(kSizes), kTypes, kNormed, kPacked);
 }
 
+// With more tokens than one kernel takes there are several, or the weights are made dense first.
+TEST(QkvPrologueTest, PackedWeightsOfManyTokensHaveTheBitsOfThePrologueAlone_cuda) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  for (const int64_t num_tokens : {17, 40, 64, 70}) {
+    for (const bool normed : kNormed) {
+      PrologueCase c = case_of({num_tokens, 2, 1, 64, 512});
+      c.norm = NormPlacement::before_rope;
+      Projection p = whole_numbers(c, 512, normed);
+      pack(p, c, {WeightFormat::q4_k, WeightFormat::q5_0, WeightFormat::q6_k});
+      SCOPED_TRACE(c.describe());
+      expect_prologue_of_projection<BFloat16>(Backend::cuda, c, p, Operations::automatic);
+    }
+  }
+}
+
 // ---- every instance of the kernel of one token ------------------------------------------------------------------------------
 
 constexpr Call kWithoutAxes[] = {
