@@ -21,9 +21,10 @@
 // rounded to y_dtype where the separate operations store it; the rest is the same. With many tokens the order is that of k. So all differ
 // as two orders of one sum do. With batch_invariant they are separate, and gemm.h describes it.
 //
-// With packed weights one kernel on CUDA, for up to 16 tokens of 16 bits and segments of a multiple of 16 rows (and up to 64 tokens in several
-// launches), multiplies x by the codes of each block, which are exact in 16 bits, and the sum by the block's scale in float32; where the format has minimums, the sum of x by
-// (minimum - 128 scale) (float16: 1024), since the codes have that much more: no weight is rounded. Otherwise gemm.h describes the product.
+// With packed weights one kernel on CUDA, for up to 16 tokens of 16 bits and segments of a multiple of 16 rows (and up to 64 tokens in
+// several launches), multiplies x by the codes of each block, which are exact in 16 bits, and the sum by the block's scale in float32;
+// where the format has minimums, the sum of x by (minimum - 128 scale) (float16: 1024), since the codes have that much more: no weight is
+// rounded. Otherwise gemm.h describes the product.
 //
 // The operation never allocates, synchronises or throws; on CUDA it can be captured into a graph.
 #pragma once
