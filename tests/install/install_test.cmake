@@ -121,8 +121,8 @@ function(check_symbols prefix objects)
     if(line MATCHES "^(.*) [A-Za-z] [0-9a-f]+ ?[0-9a-f]*$")
       set(symbol "${CMAKE_MATCH_1}")
       string(APPEND symbols "${symbol}\n")
-      # Of the backends, only what tests choose an instruction set with (kernels/gemm/quantized_cpu.h), what bench_projection times and projection_test asks, and the
-      # files of compiled kernels (kernels/base/compile/kernel_cache.h), which tests call.
+      # Of the backends, only what tests choose an instruction set with (kernels/gemm/quantized_cpu.h), what bench_projection times and
+      # projection_test asks, and the files of compiled kernels (kernels/base/compile/kernel_cache.h), which tests call.
       if(symbol MATCHES "^prologue::cpu::(kScalarKernels|avx2_kernels|avx512_kernels|fastest_kernels|create_gemm_context)" OR
          symbol MATCHES "^prologue::cuda::(choose|launch|tokens_of_packed_launch|find_kernel|store_kernel|kernel_cache_folder)(\\[abi:cxx11\\])?\\(")
         continue()
