@@ -9,8 +9,7 @@ namespace {
 
 constexpr int kWarps = 8;  // of a block
 
-// Each warp has a unit of the 16 rows of a group. `group` and `row` are of the first row; rows of the group outside [row, row + num_rows) are
-// left out.
+// Each warp has a unit of the 16 rows of a group. Rows of it outside [first_row, first_row + num_rows) are left out.
 template <class T, class Format>
 __device__ void unpack_unit(const PackedRows& rows, int64_t k, int64_t group, int unit, int64_t first_row, int64_t num_rows,
                             T* out) {

@@ -366,7 +366,7 @@ TEST(ProjectionPolicy, FillsTheGpuInAsFewWavesAsItCan) {
   EXPECT_FALSE(policy::ring_divides_k(32, 8192, false));
 }
 
-// The divisions of packed weights that were the fastest, or within 10 % of that.
+// The order of some divisions of packed weights, as measured.
 TEST(ProjectionPolicy, DividesPackedWeightsAsMeasured) {
   const auto cost = [](int64_t num_tokens, int64_t rows, int64_t k, int64_t row_tiles, int64_t blocks, int64_t blocks_of_sm) {
     const int64_t slices = k / 32, splits = 8 / row_tiles;

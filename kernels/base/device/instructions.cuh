@@ -79,9 +79,7 @@ __device__ inline float exp2_approximate(float x) {
 // waited already.
 __device__ inline void wait_for_previous_kernels() { PROLOGUE_FROM_SM90(asm volatile("griddepcontrol.wait;" ::: "memory")); }
 // Lets the next kernel start as soon as all blocks have come here; it waits before it reads what this one writes.
-__device__ inline void let_next_kernel_start() {
-  PROLOGUE_FROM_SM90(asm volatile("griddepcontrol.launch_dependents;" ::: "memory"));
-}
+__device__ inline void let_next_kernel_start() { PROLOGUE_FROM_SM90(asm volatile("griddepcontrol.launch_dependents;" ::: "memory")); }
 
 __device__ inline uint32_t cluster_rank() {
   uint32_t rank = 0;
@@ -94,9 +92,7 @@ __device__ inline uint32_t cluster_rank() {
 __device__ inline void arrive_at_cluster() {
   PROLOGUE_FROM_SM90(asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"));
 }
-__device__ inline void wait_for_cluster() {
-  PROLOGUE_FROM_SM90(asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"));
-}
+__device__ inline void wait_for_cluster() { PROLOGUE_FROM_SM90(asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory")); }
 
 // Makes all threads of the cluster wait for each other; what each has written before is seen by all.
 __device__ inline void sync_cluster() {
@@ -115,20 +111,17 @@ __device__ inline T* in_block_of_cluster(T* shared, uint32_t rank) {
 class Arrivals {
  public:
   __device__ void open(uint32_t num_bytes) {
-    PROLOGUE_FROM_SM90(
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address(&state_))
-                     : "memory");
-        asm volatile("fence.mbarrier_init.release.cluster;" ::
-                         : "memory");
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(&state_)), "r"(num_bytes)
-                     : "memory"));
+    PROLOGUE_FROM_SM90(asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address(&state_)) : "memory");
+                    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+                    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(&state_)), "r"(num_bytes)
+                                 : "memory"));
   }
   // Stores to block `rank` at the address that `to` is in this block, aligned to the bytes stored. `this` is an address of this block, too.
   __device__ void store(uint32_t rank, float* to, const float4& values) {
-    PROLOGUE_FROM_SM90(asm volatile(
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%2, %3, %4, %5}, [%1];" ::"r"(in_block(rank, to)),
-        "r"(in_block(rank, &state_)), "f"(values.x), "f"(values.y), "f"(values.z), "f"(values.w)
-        : "memory"));
+    PROLOGUE_FROM_SM90(asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%2, %3, %4, %5}, [%1];" ::"r"(
+                                        in_block(rank, to)),
+                                    "r"(in_block(rank, &state_)), "f"(values.x), "f"(values.y), "f"(values.z), "f"(values.w)
+                                    : "memory"));
   }
   __device__ void store(uint32_t rank, void* to, const uint4& words) {
     PROLOGUE_FROM_SM90(asm volatile(
@@ -137,10 +130,9 @@ class Arrivals {
         : "memory"));
   }
   __device__ void store(uint32_t rank, float* to, float value) {
-    PROLOGUE_FROM_SM90(
-        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %2, [%1];" ::"r"(in_block(rank, to)),
-                     "r"(in_block(rank, &state_)), "f"(value)
-                     : "memory"));
+    PROLOGUE_FROM_SM90(asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %2, [%1];" ::"r"(in_block(rank, to)),
+                                    "r"(in_block(rank, &state_)), "f"(value)
+                                    : "memory"));
   }
   __device__ void wait() {
     uint32_t done = 0;

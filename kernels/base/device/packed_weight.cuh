@@ -343,11 +343,13 @@ struct PackedSlice {
       codes = Format::template codes<kCodeBase<T>>(words, slice, lane, half);
     }
     const auto operand = [](uint32_t code) {
-      if constexpr (Format::kHasMinimum) return code;
-      if constexpr (kIsWide) {
+      if constexpr (Format::kHasMinimum) {
+        return code;
+      } else if constexpr (kIsWide) {
         return subtract_pairs<T>(and_or(code, 0x007f007fu, kCodeBase<T>), and_or(code, 0x00800080u, kCodeBase<T>));
+      } else {
+        return subtract_pairs<T>(code, two_of<T>(kCodeBaseValue<T> + Format::kOffset));
       }
-      return subtract_pairs<T>(code, two_of<T>(kCodeBaseValue<T> + (kIsWide ? 0 : Format::kOffset)));
     };
     first[0] = operand(codes.low[0]), first[1] = operand(codes.high[0]);
     first[2] = operand(codes.low[1]), first[3] = operand(codes.high[1]);

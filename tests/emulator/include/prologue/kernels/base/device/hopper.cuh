@@ -206,9 +206,9 @@ struct Multiplication {
   uint64_t a_descriptor;  // 0: in registers
   const uint32_t* a;      // of this thread
   uint64_t b_descriptor;
-  bool own_rows;                  // of b, not of its transpose
-  float* d;                       // of this thread
-  int group = 0;                  // 0: in none yet
+  bool own_rows;  // of b, not of its transpose
+  float* d;       // of this thread
+  int group = 0;  // 0: in none yet
   std::vector<float> saved = {};  // what d held; empty: another one in flight adds to it
 };
 struct MultiplyingThread {
@@ -321,8 +321,7 @@ void multiply_wait() {
     if (m.group == 0) emulator::fail("waits for a multiplication that is in no group");
   }
   sync_warpgroup();
-  for (int rounds = 0; rounds < 3;
-       ++rounds) {  // who was told too early that the operands are no longer needed overwrites them now
+  for (int rounds = 0; rounds < 3; ++rounds) {  // who was told too early that the operands are no longer needed overwrites them now
     emulator::progress();
     emulator::let_others_run();
   }
