@@ -374,7 +374,7 @@ TEST(ProjectionPolicy, DividesPackedWeightsAsMeasured) {
                                           blocks_of_sm, slices / blocks, slices / blocks / splits});
   };
   EXPECT_LT(cost(1, 2 * 14336, 4096, 8, 1, 3), cost(1, 2 * 14336, 4096, 8, 2, 3));  // gate and up of 8B: 29.3 us, 31.6
-  EXPECT_LT(cost(1, 2 * 14336, 4096, 8, 2, 3), cost(1, 2 * 14336, 4096, 8, 4, 3));
+  EXPECT_LT(cost(1, 2 * 14336, 4096, 8, 1, 3), cost(1, 2 * 14336, 4096, 8, 4, 3));
   EXPECT_LT(cost(1, 4096, 14336, 4, 2, 3), cost(1, 4096, 14336, 8, 8, 3));          // down: 16.5, 20.9
   EXPECT_LT(cost(8, 2 * 14336, 4096, 8, 2, 2), cost(8, 2 * 14336, 4096, 8, 1, 1));  // 8 tokens: 39.7, 45.9
   EXPECT_LT(cost(8, 4096, 4096, 4, 2, 3), cost(8, 4096, 4096, 2, 1, 2));            // output: 7.7, 11.0
