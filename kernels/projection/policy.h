@@ -165,6 +165,26 @@ inline double cost_of_packed_output(const PackedDivision& of) {
 // operations, which make the weights dense first, 505 us.
 inline constexpr int64_t kMostTokensOfPackedLaunches = 64;
 
+// ---- unpacking --------------------------------------------------------------------------------------------------------------
+
+inline constexpr int64_t kFewestUnpackingTokens = 9;
+
+struct UnpackingDivision {
+  int64_t num_tokens;
+  int64_t blocks;  // of all clusters
+  int64_t blocks_of_cluster;
+  int64_t slices_of_warp;
+};
+
+// Estimates what a launch takes, in slices of a warp.
+inline double cost_of_unpacking(const UnpackingDivision& of) {
+  constexpr double kWave = 16.0, kExchange = 4.0;
+  const auto waves = static_cast<double>(divide_up(of.blocks, kSms));
+  return waves * (static_cast<double>(of.slices_of_warp) + kWave) + kExchange * static_cast<double>(of.blocks_of_cluster);
+}
+
+// ---- registers, packed weights ----------------------------------------------------------------------------------------------
+
 // Heads take the most blocks that an SM has room for at once, two.
 constexpr bool packed_heads_fit(int64_t blocks) { return blocks <= 2 * kSms; }
 

@@ -18,12 +18,12 @@ template <class Format>
 class PackedUnitValues {
  public:
   __device__ PackedUnitValues(const char* group, int unit, int lane) : half_(unit % 2) {
-    Format::load(words_, group, unit, lane);
+    Format::template load<ChannelOrder::as_packed>(words_, group, unit, lane);
     own_ = Format::scales(words_, half_);
   }
 
   __device__ PackedSliceValues slice(int slice, int lane) const {
-    const PackedCodes codes = Format::template codes<0>(words_, slice, lane, half_);
+    const PackedCodes codes = Format::template codes<0, ChannelOrder::as_packed>(words_, slice, lane, half_);
     const PackedScales scales = scales_of_slice<Format>(own_, slice, lane);
     PackedSliceValues result;
 #pragma unroll

@@ -4,13 +4,15 @@
 // neighbours in memory and which take the places of rows i / 4 and i / 4 + 8 of an operand. Of a slice it has eight channels, those that
 // are beside each other in a word of codes: with c = i % 4, channels 4 c to 4 c + 3 and 16 + 4 c to 16 + 4 c + 3. They are the k of two
 // products: of the first one the channels (4 c, 4 c + 2) and (4 c + 1, 4 c + 3), of the second one those 16 further, since these are pairs of
-// codes that are 16 bits apart. The other operand must have the same channels in these places.
+// codes that are 16 bits apart. The other operand must have the same channels in these places. That is ChannelOrder::as_packed. With
+// ChannelOrder::natural the k of the two products are channels 0 to 15 and 16 to 31 as they are: a lane has the channels (2 c, 2 c + 1) and
+// (8 + 2 c, 9 + 2 c) of each, which takes two loads for one.
 //
 // A format is a struct: how many slices a lane loads together (a unit), how, and what their codes and scales are:
 //
-//   load(words, group, unit, lane)              of a group of 16 rows, kGroupBytes for each block of their channels
-//   codes<kBase>(words, slice, lane, unit % 2)  of a slice of the unit, 0 <= slice < kSlices, with the bits of kBase above each
-//   scales(words, unit % 2)                     of the unit's only slice, or (kShares) of slice lane % 4
+//   load<kOrder>(words, group, unit, lane)              of a group of 16 rows, kGroupBytes for each block of their channels
+//   codes<kBase, kOrder>(words, slice, lane, unit % 2)  of a slice of the unit, 0 <= slice < kSlices, with the bits of kBase above each
+//   scales(words, unit % 2)                             of the unit's only slice, or (kShares) of slice lane % 4
 //
 // A weight is (code - kOffset) * scale + minimum.
 #pragma once
@@ -25,6 +27,8 @@
 namespace prologue::cuda {
 
 inline constexpr int kPackedSliceChannels = 32;
+
+enum class ChannelOrder { as_packed, natural };
 
 // What a lane has of a slice: of both of its rows, the pairs of codes of the first product, then those of the second one.
 struct PackedCodes {
@@ -44,6 +48,22 @@ struct PackedScales {
 __device__ inline void load_words(uint32_t (&words)[2], const char* from) {
   const uint2 both = *reinterpret_cast<const uint2*>(from);
   words[0] = both.x, words[1] = both.y;
+}
+// Loads a lane's codes of two neighbouring rows, of the four words that 16 channels (or these and 16 others) of a row have.
+template <ChannelOrder kOrder>
+__device__ inline void load_codes(uint32_t (&codes)[2], const char* four_words, int lane) {
+  constexpr int kWordOfRows = 64;
+  const int c = lane % 4;
+  const char* const rows = four_words + lane / 4 * 8;
+  if constexpr (kOrder == ChannelOrder::as_packed) {
+    load_words(codes, rows + c * kWordOfRows);
+  } else {
+    uint32_t first[2], second[2];
+    load_words(first, rows + c / 2 * kWordOfRows), load_words(second, rows + (2 + c / 2) * kWordOfRows);
+    const uint32_t bytes = c % 2 == 0 ? 0x5140u : 0x7362u;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) codes[row] = __byte_perm(first[row], second[row], bytes);
+  }
 }
 __device__ inline uint32_t load_halves(const char* from) { return *reinterpret_cast<const uint32_t*>(from); }
 __device__ inline uint32_t load_two_bytes(const char* from) { return *reinterpret_cast<const uint16_t*>(from); }
@@ -69,11 +89,12 @@ struct PackedNibbles {
   static constexpr int kMinimumAt = 32, kFifthAt = kMinimum ? 64 : 32, kCodesAt = kFifthAt + (kFifth ? 64 : 0);
   static constexpr int kGroupBytes = kCodesAt + 256;
 
+  template <ChannelOrder kOrder>
   __device__ static void load(uint32_t (&words)[kWords], const char* group, int unit, int lane) {
     const char* const block = group + unit * int64_t{kGroupBytes};
     const int rows = lane / 4;
     uint32_t codes[2];
-    load_words(codes, block + kCodesAt + lane % 4 * 64 + rows * 8);
+    load_codes<kOrder>(codes, block + kCodesAt, lane);
     words[0] = codes[0], words[1] = codes[1];
     words[2] = load_halves(block + rows * 4);
     if constexpr (kMinimum) words[3] = load_halves(block + kMinimumAt + rows * 4);
@@ -84,18 +105,20 @@ struct PackedNibbles {
     }
   }
 
-  template <uint32_t kBase>
+  template <uint32_t kBase, ChannelOrder kOrder>
   __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int, int lane, int) {
     PackedCodes codes;
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       uint32_t(&to)[4] = row == 0 ? codes.low : codes.high;
-      // Bit i of a block's word is of channel i: those of channels 0 and 2 of a lane go to bits 4 and 20.
-      const uint32_t bits = kFifth ? words[kWords - 2 + row] >> (lane % 4 * 4) : 0;
+      // Bit i of a block's word is of channel i: those of a pair go to bits 4 and 20. (As packed, a pair's channels are two apart.)
+      constexpr bool kNatural = kOrder == ChannelOrder::natural;
+      const uint32_t bits = kFifth ? words[kWords - 2 + row] >> (lane % 4 * (kNatural ? 2 : 4)) : 0;
 #pragma unroll
       for (int pair = 0; pair < 4; ++pair) {
-        constexpr uint32_t kToBits4And20 = 1u << 4 | 1u << 18;
-        const uint32_t fifth = (bits >> (pair % 2 + pair / 2 * 16) & 5u) * kToBits4And20;
+        constexpr uint32_t kToBits4And20 = 1u << 4 | 1u << (kNatural ? 19 : 18);
+        const int at = pair % 2 * (kNatural ? 8 : 1) + pair / 2 * 16;
+        const uint32_t fifth = (bits >> at & (kNatural ? 3u : 5u)) * kToBits4And20;
         const uint32_t above = kFifth ? and_or(fifth, 0x00100010u, kBase) : kBase;
         to[pair] = and_or(words[row] >> (pair % 2 * 8 + pair / 2 * 4), 0x000f000fu, above);
       }
@@ -117,19 +140,20 @@ struct PackedQ8_0 {
   static constexpr int kOffset = 128;  // codes are signed in memory: 0 to 255 is what codes() makes of them
   static constexpr int kGroupBytes = 32 + 512;
 
+  template <ChannelOrder kOrder>
   __device__ static void load(uint32_t (&words)[kWords], const char* group, int unit, int lane) {
     const char* const block = group + unit * int64_t{kGroupBytes};
     const int rows = lane / 4;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       uint32_t codes[2];
-      load_words(codes, block + 32 + (4 * i + lane % 4) * 64 + rows * 8);
+      load_codes<kOrder>(codes, block + 32 + i * 256, lane);
       words[2 * i] = codes[0], words[2 * i + 1] = codes[1];
     }
     words[4] = load_halves(block + rows * 4);
   }
 
-  template <uint32_t kBase>
+  template <uint32_t kBase, ChannelOrder kOrder>
   __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int, int, int) {
     constexpr uint32_t kBits = 0x00ff00ffu, kSigns = 0x00800080u;
     PackedCodes codes;
@@ -168,13 +192,14 @@ struct PackedParts {
   static constexpr int kFifthAt = 256, kCodesAt = kFifthAt + (kFifth ? 512 : 0), kGroupBytes = kCodesAt + 2048;
 
   // words: 8 of codes | scale | minimum | three bytes of parts | 4 of fifth bits
+  template <ChannelOrder kOrder>
   __device__ static void load(uint32_t (&words)[kWords], const char* group, int unit, int lane) {
     const char* const block = group + unit / 2 * int64_t{kGroupBytes};
     const int half = unit % 2, rows = lane / 4, c = lane % 4;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       uint32_t codes[2];
-      load_words(codes, block + kCodesAt + (half * 16 + i * 4 + c) * 64 + rows * 8);
+      load_codes<kOrder>(codes, block + kCodesAt + (half * 4 + i) * 256, lane);
       words[2 * i] = codes[0], words[2 * i + 1] = codes[1];
     }
     words[8] = load_halves(block + rows * 4);
@@ -185,14 +210,14 @@ struct PackedParts {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         uint32_t bits[2];
-        load_words(bits, block + kFifthAt + (4 * i + c) * 64 + rows * 8);
+        load_codes<kOrder>(bits, block + kFifthAt + i * 256, lane);
         words[13 + 2 * i] = bits[0], words[14 + 2 * i] = bits[1];
       }
     }
   }
 
   // A byte of fifth bits has those of one channel of each of the eight parts.
-  template <uint32_t kBase>
+  template <uint32_t kBase, ChannelOrder kOrder>
   __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int slice, int, int half) {
     PackedCodes codes;
 #pragma unroll
@@ -231,19 +256,20 @@ struct PackedQ6_K {
   static constexpr int kOffset = 32;
   static constexpr int kGroupBytes = 16 * 210, kUpperAt = 2048, kScalesAt = 3072, kScaleAt = 3328;
 
+  template <ChannelOrder kOrder>
   __device__ static void load(uint32_t (&words)[kWords], const char* group, int unit, int lane) {
     const char* const block = group + unit / 2 * int64_t{kGroupBytes};
     const int half = unit % 2, rows = lane / 4, c = lane % 4;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       uint32_t codes[2];
-      load_words(codes, block + (half * 16 + i * 4 + c) * 64 + rows * 8);
+      load_codes<kOrder>(codes, block + (half * 4 + i) * 256, lane);
       words[2 * i] = codes[0], words[2 * i + 1] = codes[1];
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       uint32_t bits[2];
-      load_words(bits, block + kUpperAt + (half * 8 + i * 4 + c) * 64 + rows * 8);
+      load_codes<kOrder>(bits, block + kUpperAt + (half * 2 + i) * 256, lane);
       words[8 + 2 * i] = bits[0], words[9 + 2 * i] = bits[1];
       words[12 + i] = load_two_bytes(block + kScalesAt + (half * 8 + c * 2 + i) * 16 + rows * 2);
     }
@@ -251,7 +277,7 @@ struct PackedQ6_K {
   }
 
   // Runs 0 and 2 are the low and high nibbles of the first 32 bytes, runs 1 and 3 those of the others.
-  template <uint32_t kBase>
+  template <uint32_t kBase, ChannelOrder kOrder>
   __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int slice, int, int) {
     PackedCodes codes;
 #pragma unroll
@@ -340,7 +366,7 @@ struct PackedSlice {
     if constexpr (kIsWide) {
       codes = Format::signed_codes(words);
     } else {
-      codes = Format::template codes<kCodeBase<T>>(words, slice, lane, half);
+      codes = Format::template codes<kCodeBase<T>, ChannelOrder::as_packed>(words, slice, lane, half);
     }
     const auto operand = [](uint32_t code) {
       if constexpr (Format::kHasMinimum) {

@@ -35,19 +35,7 @@ void fill_weights(RegistersArgs& a, const Product& p) { a.weight = static_cast<c
 
 template <class Args>
 void fill_weights(PackedArgs<Args>& a, const Product& p) {
-  int64_t rows = 0;
-  for (int32_t s = 0; s < kMaxWeightSegments; ++s) {
-    PackedSegments::Segment& segment = a.packed.segments[s];
-    if (s < p.packed.num_segments) {
-      const PackedRows& given = p.packed.segments[s];
-      rows += given.rows;
-      segment.data = static_cast<const char*>(given.data);
-      segment.format = given.format;
-      constexpr int kLogSlicesOfBlock = 3;
-      if (weight_block_elements(given.format) > kSliceChannels) a.packed.log_unit = kLogSlicesOfBlock;
-    }
-    segment.end_row = static_cast<int32_t>(rows);
-  }
+  fill_segments(a.packed, p.packed);
 }
 
 int log_unit_of(const RegistersArgs&) { return 0; }

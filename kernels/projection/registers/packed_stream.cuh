@@ -118,7 +118,7 @@ class WeightStream<PackedWeights<T>, kTokenTiles> {
   __device__ static void multiply_unit(float (&sums)[kTokenTiles][4], const char* data, int unit, const unsigned char* x,
                                        int tile_bytes) {
     uint32_t words[Format::kWords];
-    Format::load(words, data, unit, lane());
+    Format::template load<ChannelOrder::as_packed>(words, data, unit, lane());
     const PackedScales own = PackedSlice<T, Format>::own_scales(words, unit % 2);
 #pragma unroll
     for (int slice = 0; slice < Format::kSlices; ++slice) {

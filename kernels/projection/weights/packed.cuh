@@ -21,6 +21,23 @@ struct PackedSegments {
   int32_t log_unit = 0;  // a part of k has a multiple of 2^log_unit slices of 32 channels
 };
 
+// Says where the rows of a weight are.
+inline void fill_segments(PackedSegments& to, const PackedWeight& weight) {
+  int64_t rows = 0;
+  for (int32_t s = 0; s < kMaxWeightSegments; ++s) {
+    PackedSegments::Segment& segment = to.segments[s];
+    if (s < weight.num_segments) {
+      const PackedRows& given = weight.segments[s];
+      rows += given.rows;
+      segment.data = static_cast<const char*>(given.data);
+      segment.format = given.format;
+      constexpr int kLogSlicesOfBlock = 3;
+      if (weight_block_elements(given.format) > kPackedSliceChannels) to.log_unit = kLogSlicesOfBlock;
+    }
+    segment.end_row = static_cast<int32_t>(rows);
+  }
+}
+
 // The 16 rows of a group.
 struct PackedGroup {
   const char* data;
@@ -35,7 +52,7 @@ struct PackedArgs : Args {
 
 template <class Element>
 struct PackedWeights {
-  using T = Element;                     // of x, and of the operands of a product
+  using T = Element;  // of x, and of the operands of a product
   // Of which an SM has room for; heads need more registers, and their blocks are few.
   static constexpr int kWarpsOfSm = 24, kHeadWarpsOfSm = 16;
 
