@@ -6,6 +6,7 @@
 #include <prologue/kernels/base/device/hopper_code.cuh>
 #include <prologue/kernels/projection/finish/output_launch.cuh>
 #include <prologue/kernels/projection/unpacking/output_kernel.cuh>
+#include <prologue/kernels/projection/weights/dense.cuh>
 
 namespace prologue::cuda {
 
