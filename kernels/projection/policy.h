@@ -3,8 +3,9 @@
 // overlap.
 //
 // A projection multiplies x [num_tokens, k] by weights [n, k]. Packed weights go through registers, for up to 16 tokens
-// (cost_of_packed_output(), packed_heads_fit()). With weights of 16 bits its way is the first of these that can do the call and of which
-// the function says that it is the fastest; none of them: separate operations, with cuBLASLt's GEMM.
+// (cost_of_packed_output(), packed_heads_fit()), or are unpacked there, for up to 64 (tokens_of_unpacking()). With weights of 16 bits its way is
+// the first of these that can do the call and of which the function says that it is the fastest; none of them: separate operations, with
+// cuBLASLt's GEMM.
 //
 //                    | a linear layer                        | the heads of q, k and v (all of them: heads_save_enough())
 //     vector         | vector_is_fastest()                   | 1 token, in one pass, or in four: vector_passes_fill_the_gpu()
@@ -161,13 +162,19 @@ inline double cost_of_packed_output(const PackedDivision& of) {
          waves * (kWave + kToken * static_cast<double>(of.num_tokens * of.slices_of_block));
 }
 
-// More tokens than one kernel takes are several launches, if they are few: 16 tokens of gate and up of 8B take 64.5 us (Q4_K), and separate
-// operations, which make the weights dense first, 505 us.
+// Where unpacking cannot do the call, more tokens than registers take are several launches, if they are few: 16 tokens of gate and up of 8B
+// take 64.5 us (Q4_K), and separate operations, which make the weights dense first, 505 us.
 inline constexpr int64_t kMostTokensOfPackedLaunches = 64;
 
 // ---- unpacking --------------------------------------------------------------------------------------------------------------
 
-inline constexpr int64_t kFewestUnpackingTokens = 9;
+// Returns the fewest tokens that packed weights with rows of k channels are multiplied by in this way. For fewer, registers are faster: what
+// that way takes grows with the tokens, and this one takes the same up to 16. 8B crosses at 11 tokens (gate and up 48.8 us), its down
+// projection at 8; 1B does not up to 16 (docs/tuning/projection.md).
+constexpr int64_t tokens_of_unpacking(int64_t k) { return k > 8192 ? 8 : k >= 4096 ? 11 : 17; }
+
+// These are the bytes of weights in flight to an SM. Up to 200 KB were not faster: an SM unpacks less than it could copy.
+inline constexpr int64_t kUnpackingBytesInFlight = 64 * 1024;
 
 struct UnpackingDivision {
   int64_t num_tokens;
@@ -176,11 +183,15 @@ struct UnpackingDivision {
   int64_t slices_of_warp;
 };
 
-// Estimates what a launch takes, in slices of a warp.
+// Estimates what a launch takes, in slices of a warp: each wave of blocks, one for each SM, begins and ends, and the blocks of a cluster
+// exchange sums. Clusters of 4 and 8 do not find room on all SMs at once. The factors are fitted to 51 measured calls (SmolLM2, 1B, 8B; 8 to 64
+// tokens): the division chosen is on average 0.3 % slower than the best one, and at most 13 % (docs/tuning/projection.md).
 inline double cost_of_unpacking(const UnpackingDivision& of) {
-  constexpr double kWave = 16.0, kExchange = 4.0;
-  const auto waves = static_cast<double>(divide_up(of.blocks, kSms));
-  return waves * (static_cast<double>(of.slices_of_warp) + kWave) + kExchange * static_cast<double>(of.blocks_of_cluster);
+  constexpr double kWave = 6.0, kExchange = 2.0, kToken = 0.05;
+  const int64_t room = of.blocks_of_cluster <= 2 ? kSms : of.blocks_of_cluster == 4 ? 112 : 104;
+  const auto waves = static_cast<double>(divide_up(of.blocks, room)), blocks = static_cast<double>(of.blocks_of_cluster);
+  return waves * (static_cast<double>(of.slices_of_warp) + kWave) +
+         blocks * (kExchange + kToken * static_cast<double>(of.num_tokens));
 }
 
 // ---- registers, packed weights ----------------------------------------------------------------------------------------------

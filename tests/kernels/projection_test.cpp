@@ -383,6 +383,19 @@ TEST(ProjectionPolicy, DividesPackedWeightsAsMeasured) {
   EXPECT_FALSE(policy::packed_heads_fit(48 * 8));
 }
 
+// The same of weights that are unpacked.
+TEST(ProjectionPolicy, DividesUnpackingAsMeasured) {
+  const auto cost = [](int64_t num_tokens, int64_t rows, int64_t k, int64_t tiles, int64_t blocks) {
+    return policy::cost_of_unpacking(
+        {num_tokens, (rows + 64 * tiles - 1) / (64 * tiles) * blocks, blocks, k / 32 / blocks / (4 / tiles)});
+  };
+  EXPECT_LT(cost(16, 2 * 14336, 4096, 4, 1), cost(16, 2 * 14336, 4096, 4, 2));  // gate and up of 8B: 48.8 us, 56.2
+  EXPECT_LT(cost(16, 4096, 14336, 1, 2), cost(16, 4096, 14336, 4, 4));          // down: 23.3, 38.0
+  EXPECT_LT(cost(64, 4096, 14336, 1, 2), cost(64, 4096, 14336, 1, 4));          // 28.2, 59.2
+  EXPECT_LT(cost(16, 4096, 4096, 1, 2), cost(16, 4096, 4096, 2, 4));            // output: 10.8, 20.7
+  EXPECT_LT(cost(16, 576, 576, 1, 1), cost(16, 576, 576, 2, 1));                // of SmolLM2: 3.7, 5.2
+}
+
 TEST(ProjectionPolicy, LeavesShortPromptsToSeparateOperations) {
   const auto worth = [](int64_t num_tokens, int64_t n, int64_t k) {
     const policy::PromptSizes sizes = {num_tokens, n, k};
@@ -423,12 +436,14 @@ TEST(ProjectionWays, PackedWeightsTakeSeveralLaunchesForFewMoreTokens_cuda) {
 TEST(ProjectionWays, AreChosenBySize_cuda) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
   if (most_tokens_of_one_projection(Device::cuda) <= 8) GTEST_SKIP() << "the GPU has no code for the ring";
-  const auto way_of = [](int64_t num_tokens, int64_t n, int64_t k, bool gated) {
+  const auto way_of = [](int64_t num_tokens, int64_t n, int64_t k, bool gated, bool packed = false) {
     Case c;
     c.activates = c.gated = gated;
+    if (packed) c.packed = {WeightFormat::q8_0};
     Placed<BFloat16> placed(Backend::cuda, c, make_data(c));
     ProjectionParams& p = placed.params;
     p.num_tokens = num_tokens, p.n = p.y_stride = n, p.k = p.x_stride = k;
+    if (packed) p.packed.segments[0].rows = gated ? 2 * n : n;
     const std::optional<cuda::Launch> launch = cuda::choose(p);
     return std::string(launch ? launch->way : "separate");
   };
@@ -446,6 +461,13 @@ TEST(ProjectionWays, AreChosenBySize_cuda) {
   EXPECT_EQ(way_of(65, 14336, 4096, true), "separate");
   EXPECT_EQ(way_of(4096, 14336, 4096, true), "tiles");
   EXPECT_EQ(way_of(4096, 4096, 14336, false), "separate");
+  EXPECT_EQ(way_of(1, 14336, 4096, true, true), "registers");  // packed weights
+  EXPECT_EQ(way_of(10, 14336, 4096, true, true), "registers");
+  EXPECT_EQ(way_of(11, 14336, 4096, true, true), "unpacking");
+  EXPECT_EQ(way_of(8, 4096, 14336, false, true), "unpacking");
+  EXPECT_EQ(way_of(16, 2048, 2048, false, true), "registers");
+  EXPECT_EQ(way_of(64, 2048, 2048, false, true), "unpacking");
+  EXPECT_EQ(way_of(65, 2048, 2048, false, true), "separate");
 }
 
 // Returns the instances of all ways but that of one token, which has a test of its own.
@@ -717,7 +739,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, ProjectionSumTest, ::testing::ValuesIn(all_ba
 
 // Holds a call to float64. The bound: a sum of n products in float32, each with an error of 2^-24 of the sum of their magnitudes, a norm whose
 // products are rounded to dtype once or twice, and one rounding of the result. Codes of packed weights may have 128 more, which a product with
-// the sum of x takes off; from policy::kFewestUnpackingTokens on the weights are rounded to dtype.
+// the sum of x takes off; from policy::tokens_of_unpacking() on the weights are rounded to dtype.
 void expect_product_of_norm(Backend backend, GemmContext& context, Case c) {
   c.n = 96, c.k = 512, c.whole = false;
   SCOPED_TRACE(c.describe());
@@ -745,7 +767,7 @@ void expect_product_of_norm(Backend backend, GemmContext& context, Case c) {
         of_codes += std::fabs(x * value.scale) * 128.0 + std::fabs(x * value.minimum);
       }
       const double rounding = std::ldexp(1.0, -8), sum = std::ldexp(512.0, -24);
-      const bool rounds_weights = !c.packed.empty() && c.num_tokens >= policy::kFewestUnpackingTokens;
+      const bool rounds_weights = !c.packed.empty() && c.num_tokens >= policy::tokens_of_unpacking(c.k);
       // The roundings of the norm and of the weights are random: their sum is far below that of their magnitudes.
       const double rounded = (c.normed ? rounding / 4 : 0.0) + (rounds_weights ? rounding / 4 : 0.0);
       const double bound = std::fabs(want) * rounding + magnitude * (sum + rounded) + of_codes * std::ldexp(1.0, -20) + 1e-6;

@@ -12,7 +12,7 @@ namespace prologue::cuda {
 
 namespace {
 
-constexpr int kFewestLogTiles = 1, kMostLogTiles = 2;
+constexpr int kMostLogTiles = 2;
 
 std::span<const UnpackingOutputInstance> output_instances(DType type) {
   return of_16_bits(type, float16_unpacking_outputs, bfloat16_unpacking_outputs);
@@ -71,8 +71,9 @@ std::optional<Divided> divide(const ProjectionParams& p, const UnpackingOutputIn
   fill_norm(a, product);
   a.log_tiles = division.log_tiles;
   a.log_k_blocks = division.log_k_blocks;
-  constexpr int32_t kStageSlices = 4, kStageSlicesOfLargeBlocks = 8;
-  a.stage_slices = a.packed.log_unit > 0 ? kStageSlicesOfLargeBlocks : kStageSlices;
+  // A warpgroup has half of a large block of a stage, or two slices, at least.
+  const int32_t whole = a.packed.log_unit > 0 ? 1 << a.packed.log_unit : 4, of_warpgroup = a.packed.log_unit > 0 ? whole / 2 : 2;
+  a.stage_slices = std::max(whole, of_warpgroup << log_splits_of(a));
   for (int32_t s = 0; s < p.packed.num_segments; ++s) {
     const WeightFormat format = p.packed.segments[s].format;
     const int64_t bytes =
@@ -82,7 +83,7 @@ std::optional<Divided> divide(const ProjectionParams& p, const UnpackingOutputIn
   const int64_t halves = is_gated(p) ? 2 : 1, rows = (int64_t{kUnpackingTileRows} << a.log_tiles) / halves;
   const int64_t stages = divide_up(a.slices, a.stage_slices), k_blocks = int64_t{1} << a.log_k_blocks;
   if ((k_blocks - 1) * divide_up(stages, k_blocks) >= stages) return {};  // a block has none
-  d.shared_bytes = lay_out_unpacking(a, instance.most_tokens, kMaxSharedBytes);
+  d.shared_bytes = lay_out_unpacking(a, instance.most_tokens, kMaxSharedBytes, policy::kUnpackingBytesInFlight);
   d.blocks = divide_up(p.n, rows) << a.log_k_blocks;
   if (a.stages < 1 || d.shared_bytes > kMaxSharedBytes) return {};
   return d;
@@ -108,13 +109,13 @@ std::optional<Launch> output_of_division(const ProjectionParams& p, const Unpack
 // Calls visit() for every division.
 template <class Visit>
 void for_each_division(const Visit& visit) {
-  for (int log_tiles = kMostLogTiles; log_tiles >= kFewestLogTiles; --log_tiles) {
+  for (int log_tiles = kMostLogTiles; log_tiles >= 0; --log_tiles) {
     for (int log_k_blocks = 0; 1 << log_k_blocks <= kMaxBlocksOfCluster; ++log_k_blocks) visit(Division{log_tiles, log_k_blocks});
   }
 }
 
 std::optional<Launch> choose_output(const ProjectionParams& p) {
-  if (!can_run(p) || p.num_tokens < policy::kFewestUnpackingTokens) return {};
+  if (!can_run(p) || p.num_tokens < policy::tokens_of_unpacking(p.k)) return {};
   const auto instances = output_instances(p.dtype);
   const auto instance =
       std::find_if(instances.begin(), instances.end(), [&](const auto& each) { return p.num_tokens <= each.most_tokens; });

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kUnpackingLaunchBound, 1)
     return;
   }
   UnpackingProduct<T, kTokens> product(a, memory, tail);
-  wait_for_previous_kernels();               // x is waited for anyway; the residual can be seen
+  wait_for_previous_kernels();  // x is waited for anyway; the residual can be seen
   product.multiply(group_at(product.tile() * kUnpackingTileRows).format);
   a.log_k_blocks != 0 ? sync_cluster() : sync_barrier(1, kUnpackingConsumers);
 

@@ -1,10 +1,10 @@
 // In this way, which is for 2 to 64 tokens and packed weights, warpgroups make the weights 16 bits in registers (weights/unpacked.cuh), where
 // wgmma reads them: 64 rows of weights times tokens. What it costs hardly depends on the number of tokens.
 //
-// A block for each SM has two or four tiles of 64 rows; four warpgroups have one each, or two have a tile together and divide the channels of a
-// stage. A seventeenth warp copies the weights' blocks and boxes of x into the stages of a ring in shared memory. Where the call has a norm,
-// all warps together multiply a stage's x by the norm's weight in place, and sum its squares. The blocks of a cluster have the same rows, and
-// divide k.
+// A block for each SM has one, two or four tiles of 64 rows; four warpgroups have one each, or two or four have a tile together and divide the
+// channels of a stage. A seventeenth warp copies the weights' blocks and boxes of x into the stages of a ring in shared memory. Where the call
+// has a norm, all warps together multiply a stage's x by the norm's weight in place, and sum its squares. The blocks of a cluster have the
+// same rows, and divide k.
 #pragma once
 
 #include <cstdint>
@@ -68,8 +68,9 @@ __host__ __device__ inline int log_splits_of(const UnpackingArgs& a) { return 2 
 static_assert(kUnpackingGroups == 1 << 2);
 
 // Lays out shared memory of `room` bytes, for num_tokens, slices, the norm, stage_slices, log_tiles and group_bytes; kTokens is the most tokens
-// of the kernel. Returns how many bytes are used; with no stages there is no room.
-inline int64_t lay_out_unpacking(UnpackingArgs& a, int most_tokens, int64_t room) {
+// of the kernel. Returns how many bytes are used; with no stages there is no room. `bytes_in_flight` counts bytes of weights; the ring has no
+// more stages than that takes.
+inline int64_t lay_out_unpacking(UnpackingArgs& a, int most_tokens, int64_t room, int64_t bytes_in_flight) {
   constexpr int64_t kAligned = 1024;  // of a swizzle
   const int64_t groups = int64_t{kUnpackingTileRows / kPackedGroupRows} << a.log_tiles;
   const int64_t x_at = round_up(groups * a.group_bytes, kAligned), x_bytes = int64_t{boxes_of_stage(a)} * x_box_bytes(a);
@@ -80,8 +81,9 @@ inline int64_t lay_out_unpacking(UnpackingArgs& a, int most_tokens, int64_t room
   const int64_t beyond = int64_t{most_tokens - a.x_rows} * kUnpackingBoxRowBytes;  // read after the last box, and not used
   const int64_t count = divide_up(divide_up(a.slices, a.stage_slices), 1 << a.log_k_blocks);
   int64_t stages = (room - static_cast<int64_t>(sizeof(UnpackingTail)) - beyond) / a.stage_bytes;
+  const int64_t in_flight = divide_up(bytes_in_flight, groups * a.group_bytes), most = in_flight < count ? in_flight : count;
+  if (stages > most) stages = most;
   if (stages > kMostUnpackingStages) stages = kMostUnpackingStages;
-  if (stages > count) stages = count;
   a.stages = static_cast<int32_t>(stages < 0 ? 0 : stages);
   const int64_t sums = int64_t{a.num_tokens} * a.sums_stride * 4 << log_splits_of(a), ring = stages * a.stage_bytes + beyond;
   a.tail_at = static_cast<int32_t>(round_up(ring > sums ? ring : sums, int64_t{16}));
@@ -180,12 +182,14 @@ class StageNorm {
  public:
   __device__ explicit StageNorm(const UnpackingArgs& a) {
     const int row_of_all = static_cast<int>(threadIdx.x) / 8;
-    parts_ = min(boxes_of_stage(a), kUnpackingConsumers / 8 / a.x_rows);
+    parts_ = parts_of(a);
     part_ = row_of_all / a.x_rows;
     row_ = row_of_all - part_ * a.x_rows;
     chunk_ = static_cast<int>(threadIdx.x % 8);
   }
-  __device__ static int parts_of(const UnpackingArgs& a) { return min(boxes_of_stage(a), kUnpackingConsumers / 8 / a.x_rows); }
+  __device__ static int parts_of(const UnpackingArgs& a) {
+    return min(min(boxes_of_stage(a), kMostUnpackingParts), kUnpackingConsumers / 8 / a.x_rows);
+  }
 
   // All threads that multiply call it; what they have stored is visible to all of them.
   __device__ void run(const UnpackingArgs& a, unsigned char* stage) {
