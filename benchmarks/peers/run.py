@@ -224,7 +224,7 @@ def main():
                 by_peer[peer], versions[peer] = result["rows"], result["version"]
             else:
                 failed.append(peer)
-    device = options.gpu if options.device == "cuda" else f"{cpu_name()}, {options.threads} threads"
+    device = options.gpu if options.device == "cuda" else f"{cpu_name()}, {options.threads} thread{'s' if options.threads > 1 else ''}"
     if options.json:
         result = {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), "commit": commit(), "device": device,
                   "model": os.path.basename(os.path.normpath(options.model)), "peers": versions, "method": METHOD,
