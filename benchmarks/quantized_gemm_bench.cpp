@@ -1,11 +1,13 @@
-// Measures gemm with packed weights on the CPU: every format, on two shapes of the demo model and two of an 8B model, beside a plain read
-// of as many bytes; and the other instruction sets that this processor has.
+// Measures gemm with packed weights. On the CPU: every format, on two shapes of the demo model and two of an 8B model, beside a plain read
+// of as many bytes; and the other instruction sets that this processor has. On CUDA, where weights are made dense for many rows of x: making
+// a piece of them dense alone, and whole products beside those of dense weights.
 #include <prologue/kernels/base/host/parallel.h>
 #include <prologue/kernels/gemm/backends.h>
 #include <prologue/kernels/gemm/quantized_cpu.h>
+#include <prologue/kernels/gemm/unpack.h>
 
 #include <atomic>
-#include <cstdio>
+#include <utility>
 
 #include "benchmarks/harness.h"
 
@@ -62,14 +64,77 @@ bench::Case product(bench::Setup& setup, GemmContext& context, WeightFormat form
           2.0 * static_cast<double>(m * p.n * p.k), reference};
 }
 
+#ifdef PROLOGUE_HAS_CUDA
+
+// As many rows of 4096 and of 14336 channels as are made dense at a time: 16 MiB of bfloat16, which stay in the L2 here as they do between
+// a piece's two kernels. The packed rows come from memory.
+void run_unpack(bench::Bench& bench, WeightFormat format) {
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{2048, 4096}, {512, 14336}}) {
+    bench.run(str_cat("unpack ", weight_format_name(format), " ", n, "x", k), [&, n = n, k = k](bench::Setup& setup) {
+      const int64_t bytes = packed_weight_bytes(format, n, k);
+      setup.rotate_cold(bytes);
+      const auto data = setup.rotated(bytes, DType::f16);
+      void* const dense = setup.shared(n * k * 2, DType::bf16);
+      return bench::Case{bytes + n * k * 2, [=](const Execution& execution, int64_t rotation) {
+                           const PackedRows rows = {data[static_cast<size_t>(rotation)], format, n};
+                           return cuda::unpack_rows(rows, k, 0, n, DType::bf16, dense, execution.stream);
+                         }};
+    });
+  }
+}
+
+// Bytes are those of the weights as they are in memory, x and y. A product of packed weights is compared with that of dense ones.
+bench::Case product_on_cuda(bench::Setup& setup, GemmContext& context, WeightFormat format, const Shape& shape, int64_t m,
+                            const std::string& reference) {
+  const bool packed = format != WeightFormat::dense;
+  const int64_t bytes = packed ? packed_weight_bytes(format, shape.n, shape.k) : shape.n * shape.k * 2;
+  setup.rotate(bytes);
+  const auto weights = setup.rotated(bytes, DType::bf16);
+  GemmParams p;
+  p.m = m;
+  p.n = shape.n;
+  p.k = p.x_stride = shape.k;
+  p.dtype = p.y_dtype = DType::bf16;
+  p.x = setup.shared(m * p.k * 2, DType::bf16);
+  p.y = setup.shared(m * p.n * 2, DType::bf16);
+  p.y_stride = shape.n;
+  if (packed) p.packed = {1, {{nullptr, format, p.n}}};
+  return {bytes + m * (p.k + p.n) * 2,
+          [=, &context](const Execution& execution, int64_t rotation) mutable {
+            (packed ? p.packed.segments[0].data : p.weight) = weights[static_cast<size_t>(rotation)];
+            return gemm(p, context, execution);
+          },
+          2.0 * static_cast<double>(m * p.n * p.k), reference};
+}
+
+void run_cuda(bench::Bench& bench) {
+  for (const WeightFormat format : kFormats) run_unpack(bench, format);
+  const auto context = bench.gemm_context();
+  for (const Shape& shape : {Shape{"8b_qkv", 6144, 4096}, Shape{"8b_gate_up", 28672, 4096}, Shape{"8b_down", 4096, 14336}}) {
+    for (const int64_t m : {128, 512, 2048, 8192}) {
+      const auto name = [&](WeightFormat format) {
+        return str_cat(weight_format_name(format), " ", shape.name, " ", shape.n, "x", shape.k, " M=", m);
+      };
+      const std::string dense = name(WeightFormat::dense);
+      for (const WeightFormat format : {WeightFormat::dense, WeightFormat::q8_0, WeightFormat::q4_k}) {
+        bench.run(name(format), [&](bench::Setup& setup) { return product_on_cuda(setup, *context, format, shape, m, dense); });
+      }
+    }
+  }
+}
+
+#endif
+
 }  // namespace
 
 int main(int argc, char** argv) {
   bench::Bench bench(argc, argv);
-  if (bench.execution().device != Device::cpu) {
-    std::fprintf(stderr, "packed weights are multiplied on the CPU only: --device cpu\n");
-    return 1;
+#ifdef PROLOGUE_HAS_CUDA
+  if (bench.execution().device == Device::cuda) {
+    run_cuda(bench);
+    return bench.finish();
   }
+#endif
   for (const Shape& shape : kShapes) {
     for (const WeightFormat format : kFormats) {
       if (shape.k % weight_block_elements(format) != 0) continue;

@@ -2,6 +2,7 @@
 #include <prologue/kernels/gemm/backends.h>
 #include <prologue/kernels/gemm/gemm.h>
 #include <prologue/kernels/gemm/quantized_cpu.h>
+#include <prologue/kernels/gemm/unpack.h>
 
 #include <gtest/gtest.h>
 
@@ -354,6 +355,65 @@ TEST_P(QuantizedGemmTest, NonFiniteValuesStayWhereTheyBelong) {
     }
   }
 }
+
+// ---- Packed weights made dense, on CUDA ----
+
+TEST(UnpackRows, PiecesAreEvenAndOfWholeTiles) {
+  EXPECT_EQ(cuda::rows_of_pieces(14336, 2048), 2048);  // 8B: gate; up is another segment
+  EXPECT_EQ(cuda::rows_of_pieces(4096, 585), 512);     // 8B: down
+  EXPECT_EQ(cuda::rows_of_pieces(8192, 2730), 2048);   // four pieces: not three of 2560 and one of 512
+  EXPECT_EQ(cuda::rows_of_pieces(1000, 2048), 2048);
+  EXPECT_EQ(cuda::rows_of_pieces(2100, 2048), 1280);
+  EXPECT_EQ(cuda::rows_of_pieces(1000, 100), 96);
+  EXPECT_EQ(cuda::rows_of_pieces(1000, 7), 7);
+  for (int64_t most = 1; most < 1200; ++most) {
+    for (const int64_t rows : {1, 15, 37, 256, 700, 5000}) {
+      const int64_t piece = cuda::rows_of_pieces(rows, most);
+      ASSERT_GE(piece, 1) << rows << ", " << most;
+      ASSERT_LE(piece, most) << rows << ", " << most;
+    }
+  }
+}
+
+#ifdef PROLOGUE_HAS_CUDA
+// Each value is made in float32 as the format defines it, then rounded to the type: bit for bit. Some rows begin and end within groups of 16, and
+// the last warp of a row has all, some or one of its slices.
+template <class T>
+void expect_dense_rows() {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  constexpr int64_t kRows = 37;
+  uint64_t seed = 200;
+  for (const WeightFormat format : kWeightFormats) {
+    const int64_t block = weight_block_elements(format);
+    for (const int64_t k : block == 32 ? std::vector<int64_t>{32, 96, 160, 576, 1152} : std::vector<int64_t>{256, 768, 1280}) {
+      const Segment segment = {format, kRows, random_blocks(format, kRows, k, ++seed)};
+      const int64_t row_bytes = k / block * weight_block_bytes(format);
+      for (const auto& [first, count] :
+           std::vector<std::pair<int64_t, int64_t>>{{0, 37}, {16, 16}, {5, 2}, {15, 2}, {3, 29}, {36, 1}}) {
+        SCOPED_TRACE(testing::Message() << weight_format_name(format) << ", k " << k << ", rows " << first << " + " << count);
+        Arena arena(Backend::cuda);
+        const PackedRows rows = {arena.input(packed(segment, k), 16), format, kRows};
+        T* const out = arena.output<T>(count * k, 16);
+        const Status status = arena.run([&](const Execution& execution) {
+          return cuda::unpack_rows(rows, k, first, count, FloatFormat<T>::dtype, out, execution.stream);
+        });
+        ASSERT_TRUE(status.ok()) << status.message();
+        const std::vector<T> got = arena.read(out);
+        for (int64_t i = 0; i < count * k; ++i) {
+          const auto value = oracle::weight_value(format, segment.blocks.data() + (first + i / k) * row_bytes, i % k);
+          const float product = static_cast<float>(value.scale) * static_cast<float>(value.code);
+          const T want = from_float<T>(minimum_at(format) < 0 ? product : product - static_cast<float>(value.minimum));
+          ASSERT_EQ(std::memcmp(&got[static_cast<size_t>(i)], &want, sizeof(T)), 0) << "row " << i / k << ", channel " << i % k;
+        }
+      }
+    }
+  }
+}
+
+TEST(UnpackRows, HaveTheBitsOfTheFormatsFloat32_cuda) { expect_dense_rows<float>(); }
+TEST(UnpackRows, HaveTheBitsOfTheFormatsFloat16_cuda) { expect_dense_rows<Float16>(); }
+TEST(UnpackRows, HaveTheBitsOfTheFormatsBFloat16_cuda) { expect_dense_rows<BFloat16>(); }
+#endif
 
 // ---- Refusals ----
 

@@ -13,10 +13,12 @@ struct PackedSliceValues {
   float values[2][2][4];
 };
 
-// A lane's part of a unit. All lanes of the warp must call slice() together.
+// A lane's part of a unit. All lanes of the warp must call slice() together. Where there is a minimum, scale * code has at most 11 + 6 + 5 bits
+// (float16, the scale of a part, the code): it is exact in float32, so that the fused addition gives the bits of a product and a sum.
 template <class Format>
 class PackedUnitValues {
  public:
+  PackedUnitValues() = default;
   __device__ PackedUnitValues(const char* group, int unit, int lane) : half_(unit % 2) {
     Format::template load<ChannelOrder::as_packed>(words_, group, unit, lane);
     own_ = Format::scales(words_, half_);
@@ -36,9 +38,8 @@ class PackedUnitValues {
         if (Format::kTwoScales && half == 1) scale = row == 0 ? scales.other_low : scales.other_high;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {  // channels 0 and 2 are a pair, then 1 and 3
-          const int code = static_cast<int>(pairs[2 * half + i % 2] >> (i / 2 * 16) & 0xffffu) - Format::kOffset;
-          const float product = __fmul_rn(scale, static_cast<float>(code));
-          result.values[row][half][i] = Format::kHasMinimum ? __fadd_rn(product, minimum) : product;
+          const float code = byte_as_float(pairs[2 * half + i % 2], i / 2 * 2, Format::kOffset);
+          result.values[row][half][i] = Format::kHasMinimum ? __fmaf_rn(scale, code, minimum) : __fmul_rn(scale, code);
         }
       }
     }

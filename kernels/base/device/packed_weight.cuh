@@ -71,11 +71,15 @@ __device__ inline uint32_t load_two_bytes(const char* from) { return *reinterpre
 __device__ inline float low_half(uint32_t pair) { return __half22float2(*reinterpret_cast<const __half2*>(&pair)).x; }
 __device__ inline float high_half(uint32_t pair) { return __half22float2(*reinterpret_cast<const __half2*>(&pair)).y; }
 
-// Returns byte kByte of a word as a float.
+// Returns a byte of a word, less `offset`, as a float. Exact; `byte` and `offset` are constants.
+__device__ inline float byte_as_float(uint32_t word, int byte, int offset) {
+  constexpr uint32_t kBase = 0x4b000000u;  // 2^23, whose lowest bit is 1
+  return __uint_as_float(__byte_perm(word, kBase, 0x7540u | static_cast<unsigned>(byte))) -
+         (8388608.0f + static_cast<float>(offset));
+}
 template <int kByte>
 __device__ inline float byte_as_float(uint32_t word) {
-  constexpr uint32_t kBase = 0x4b000000u;  // 2^23, whose lowest bit is 1
-  return __uint_as_float(__byte_perm(word, kBase, 0x7540 | kByte)) - 8388608.0f;
+  return byte_as_float(word, kByte, 0);
 }
 
 // Blocks of 32 channels: scale | minimum, if kMinimum | fifth bits, if kFifth | 32 x 4 bits. A word of codes has four bytes; their low nibbles
