@@ -192,7 +192,8 @@ class Peers(unittest.TestCase):
         table, result = self.measure('--peer', 'vllm', '--peer', 'llama.cpp', '--section', 'throughput', '--section', 'decode', '--section',
                                      'first-token')
         (ours,) = self.calls('ours')
-        self.assertEqual(ours['arguments'][:10], ['--model', self.model, '--context', '512', '--requests', '3', '--batches', '1,2', '--device', 'cpu'])
+        self.assertEqual(ours['arguments'][:10],
+                         ['--model', self.model, '--context', '512', '--requests', '3', '--batches', '1,2', '--device', 'cpu'])
         self.assertEqual(ours['arguments'][12:18], ['--section', 'first-token', '--section', 'decode', '--section', 'throughput'])
         rows = {row['name']: row for row in result['rows']}
         lines = {line[:36].strip(): line[36:].split() for line in table.splitlines()[2:]}
