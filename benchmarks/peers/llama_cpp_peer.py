@@ -1,5 +1,6 @@
 """llama.cpp, through llama-cpp-python's class Llama, which has one sequence. Batches of a decode step are measured by llama.cpp's own program
-llama-batched-bench, if it is on the PATH. The model is a GGUF file; llama.cpp computes in the types of the file, whatever --dtype is."""
+llama-batched-bench, if it is on the PATH: it samples nothing, so its steps have less to do. The model is a GGUF file; llama.cpp computes in the
+types of the file, whatever --dtype is."""
 import itertools
 import json
 import shutil
@@ -25,14 +26,15 @@ class Peer:
         return counts
 
     def decode_step_us(self, batch, prompt_length, num_tokens):
-        """None: the program is not there."""
+        """None: the program is not there, or has no room."""
         program = shutil.which("llama-batched-bench")
         if program is None:
             return None
-        command = [program, "-m", self.options.model, "-c", str(batch * (prompt_length + num_tokens)), "-npp", str(prompt_length),
-                   "-ntg", str(num_tokens), "-npl", str(batch), "-t", str(self.options.threads), "-ngl",
-                   "99" if self.options.device == "cuda" else "0", "--output-format", "jsonl"]
-        output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        of_sequence = -(-(prompt_length + num_tokens) // 256) * 256  # llama.cpp rounds a sequence's cache, in some versions down
+        command = [program, "-m", self.options.model, "-c", str(batch * of_sequence), "-npp", str(prompt_length), "-ntg", str(num_tokens),
+                   "-npl", str(batch), "-t", str(self.options.threads), "-ngl", "99" if self.options.device == "cuda" else "0",
+                   "--output-format", "jsonl"]
+        output = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True).stdout
         rows = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-        (row,) = [row for row in rows if row["pl"] == batch]
-        return 1e6 * row["t_tg"] / num_tokens
+        seconds = [row["t_tg"] for row in rows if row["pl"] == batch]
+        return 1e6 * seconds[0] / num_tokens if seconds else None

@@ -176,14 +176,24 @@ class Peers(unittest.TestCase):
         self.assertEqual((row['name'], row['step_us']), ('decode, batch 2, llama.cpp', 10153.846))  # 0.66 s for 65 tokens
         self.assertEqual(row['output_tokens_per_s'], 196.97)
         self.assertEqual(self.calls('batched-bench')[0]['arguments'],
-                         f'-m {self.model} -c 1090 -npp 480 -ntg 65 -npl 2 -t 5 -ngl 0 --output-format jsonl')
+                         f'-m {self.model} -c 1536 -npp 480 -ntg 65 -npl 2 -t 5 -ngl 0 --output-format jsonl')
+
+    def test_llama_batched_bench_without_room(self):
+        """It says so and makes no row: neither does the script, and the other rows are there."""
+        self.write('bin/llama-batched-bench', '#!/bin/sh\necho "no room"\nexit 1\n', True)
+        result = self.run_it('--peer', 'llama.cpp', '--without-ours', '--section', 'decode')
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn('llama.cpp: decode, batch 2 is left out: it cannot be measured', result.stderr)
+        with open(self.json) as file:
+            self.assertEqual([row['batch'] for row in json.load(file)['rows']], [1])
 
     def test_the_table_is_the_rows(self):
         """Beside ours; x is how many times as fast ours is."""
         table, result = self.measure('--peer', 'vllm', '--peer', 'llama.cpp', '--section', 'throughput', '--section', 'decode', '--section',
                                      'first-token')
         (ours,) = self.calls('ours')
-        self.assertEqual(ours['arguments'][:10], ['--model', self.model, '--context', '512', '--requests', '3', '--batches', '1,2', '--device', 'cpu'])
+        self.assertEqual(ours['arguments'][:10],
+                         ['--model', self.model, '--context', '512', '--requests', '3', '--batches', '1,2', '--device', 'cpu'])
         self.assertEqual(ours['arguments'][12:18], ['--section', 'first-token', '--section', 'decode', '--section', 'throughput'])
         rows = {row['name']: row for row in result['rows']}
         lines = {line[:36].strip(): line[36:].split() for line in table.splitlines()[2:]}
