@@ -24,11 +24,12 @@ std::optional<Launch> choose(const ProjectionParams& params) {
 }
 
 int64_t tokens_of_packed_launch(const ProjectionParams& params) {
-  if (params.packed.num_segments == 0 || params.num_tokens > policy::kMostTokensOfPackedLaunches) return 0;
+  if (params.packed.num_segments == 0) return 0;
   ProjectionParams few = params;
   for (const auto* way : kOutputWays) {
     few.num_tokens = way->most_tokens;
-    if (way->reads_packed && way->most_tokens < params.num_tokens && way->choose(few)) return way->most_tokens;
+    const bool is_few = params.num_tokens <= policy::most_tokens_of_packed_launches(way->most_tokens);
+    if (way->reads_packed && way->most_tokens < params.num_tokens && is_few && way->choose(few)) return way->most_tokens;
   }
   return 0;
 }

@@ -417,9 +417,9 @@ TEST(ProjectionWays, AreTheseFive) {
 TEST(ProjectionWays, PackedWeightsTakeSeveralLaunchesForFewMoreTokens_cuda) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
   if (most_tokens_of_one_projection(Device::cuda) == 0) GTEST_SKIP() << "the GPU has no code for it";
-  const auto at_once = [](int64_t num_tokens, std::vector<WeightFormat> packed, bool batch_invariant = false) {
+  const auto at_once = [](int64_t num_tokens, std::vector<WeightFormat> packed, bool batch_invariant = false, int64_t k = 96) {
     Case c;
-    c.num_tokens = num_tokens, c.packed = std::move(packed);
+    c.num_tokens = num_tokens, c.packed = std::move(packed), c.k = k;
     Placed<BFloat16> placed(Backend::cuda, c, make_data(c));
     placed.params.batch_invariant = batch_invariant;
     return cuda::tokens_of_packed_launch(placed.params);
@@ -428,6 +428,10 @@ TEST(ProjectionWays, PackedWeightsTakeSeveralLaunchesForFewMoreTokens_cuda) {
   EXPECT_EQ(at_once(17, {WeightFormat::q8_0}), 16);
   EXPECT_EQ(at_once(64, {WeightFormat::q8_0}), 16);
   EXPECT_EQ(at_once(65, {WeightFormat::q8_0}), 0);
+  EXPECT_EQ(at_once(64, {WeightFormat::q8_0}, false, 128), 16);  // not asked where one launch does it
+  EXPECT_EQ(at_once(65, {WeightFormat::q8_0}, false, 128), 64);
+  EXPECT_EQ(at_once(128, {WeightFormat::q8_0}, false, 128), 64);
+  EXPECT_EQ(at_once(129, {WeightFormat::q8_0}, false, 128), 0);
   EXPECT_EQ(at_once(40, {}), 0);
   EXPECT_EQ(at_once(40, {WeightFormat::q8_0}, true), 0);
 }

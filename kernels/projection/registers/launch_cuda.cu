@@ -132,11 +132,19 @@ std::optional<Division<Args>> divide_output(const ProjectionParams& p, const Reg
   return division;
 }
 
+// Packed weights are few long blocks. Those that start while the kernel before is running would gather on the SMs that have room: each asks for
+// so much shared memory that an SM has no more of them than its share.
+int64_t shared_bytes_of_share(int64_t blocks) {
+  const int64_t share = divide_up(blocks, policy::kSms);
+  return share < kPackedBlocksOfSm ? kSharedBytesOfSm / (share + 1) - kSharedBytesOfSystem + 16 : 0;
+}
+
 template <class Args>
 Launch output_of_division(const ProjectionParams& p, const RegistersOutputInstance<Args>& instance,
                           const Division<Args>& division) {
   Launch l = output_launch(instance.kernel, division.args, p);
   division.shape(l, 0);
+  if constexpr (!std::is_same_v<Args, RegistersArgs>) l.shared_bytes = std::max(l.shared_bytes, shared_bytes_of_share(l.blocks));
   return l;
 }
 
