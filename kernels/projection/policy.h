@@ -170,6 +170,34 @@ constexpr int64_t most_tokens_of_packed_launches(int64_t most_tokens) { return m
 // Heads take the most blocks that an SM has room for at once, two.
 constexpr bool packed_heads_fit(int64_t blocks) { return blocks <= 2 * kSms; }
 
+// ---- unpacking --------------------------------------------------------------------------------------------------------------
+
+// Returns the fewest tokens that packed weights with rows of k channels are multiplied by in this way. For fewer, registers are faster: what
+// that way takes grows with the tokens, and this one takes the same up to 16. 8B crosses at 11 tokens (gate and up 48.8 us), its down
+// projection at 8; 1B does not up to 16 (docs/tuning/projection.md).
+constexpr int64_t tokens_of_unpacking(int64_t k) { return k > 8192 ? 8 : k >= 4096 ? 11 : 17; }
+
+// These are the bytes of weights in flight to an SM. Up to 200 KB were not faster: an SM unpacks less than it could copy.
+inline constexpr int64_t kUnpackingBytesInFlight = 64 * 1024;
+
+struct UnpackingDivision {
+  int64_t num_tokens;
+  int64_t blocks;  // of all clusters
+  int64_t blocks_of_cluster;
+  int64_t slices_of_warp;
+};
+
+// Estimates what a launch takes, in slices of a warp: each wave of blocks, one for each SM, begins and ends, and the blocks of a cluster
+// exchange sums. Clusters of 4 and 8 do not find room on all SMs at once. The factors are fitted to 51 measured calls (SmolLM2, 1B, 8B; 8 to 64
+// tokens): the division chosen is on average 0.3 % slower than the best one, and at most 13 % (docs/tuning/projection.md).
+inline double cost_of_unpacking(const UnpackingDivision& of) {
+  constexpr double kWave = 6.0, kExchange = 2.0, kToken = 0.05;
+  const int64_t room = of.blocks_of_cluster <= 2 ? kSms : of.blocks_of_cluster == 4 ? 112 : 104;
+  const auto waves = static_cast<double>(divide_up(of.blocks, room)), blocks = static_cast<double>(of.blocks_of_cluster);
+  return waves * (static_cast<double>(of.slices_of_warp) + kWave) +
+         blocks * (kExchange + kToken * static_cast<double>(of.num_tokens));
+}
+
 // ---- tiles ------------------------------------------------------------------------------------------------------------------
 
 inline constexpr int64_t kTokensOfTile = 128, kChannelsOfStage = 64;
