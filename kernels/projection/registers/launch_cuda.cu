@@ -144,7 +144,8 @@ Launch output_of_division(const ProjectionParams& p, const RegistersOutputInstan
                           const Division<Args>& division) {
   Launch l = output_launch(instance.kernel, division.args, p);
   division.shape(l, 0);
-  if constexpr (!std::is_same_v<Args, RegistersArgs>) l.shared_bytes = std::max(l.shared_bytes, shared_bytes_of_share(l.blocks));
+  if constexpr (!std::is_same_v<Args, RegistersArgs>)
+    l.shared_bytes = std::max(l.shared_bytes, shared_bytes_of_share(l.blocks, l.cluster_blocks));
   return l;
 }
 
