@@ -121,6 +121,27 @@ inline Floats load_halves(const uint8_t* p) {
   return {{_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
            _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16)))}};
 }
+inline Floats load_floats(const uint8_t* p) {
+  return {{_mm256_loadu_ps(reinterpret_cast<const float*>(p)), _mm256_loadu_ps(reinterpret_cast<const float*>(p + 32))}};
+}
+// Returns code CODE of each row as a float: a number of float8_e4m3fn, whose NaN are 480 and -480.
+template <int CODE>
+inline Floats e4m3_values(Bytes b) {
+  Floats result;
+  for (int i = 0; i < 2; ++i) {
+    // The sign at bit 31, exponent and mantissa below bit 27.
+    const __m256i high = _mm256_slli_epi32(b.v[i], 24 - 8 * CODE);
+    const __m256i magnitude = _mm256_and_si256(_mm256_srli_epi32(high, 4), _mm256_set1_epi32(0x07f00000));
+    // Without an exponent, the bits go below that of 2^-6, whose leading 1 is subtracted.
+    const __m256i is_small = _mm256_cmpgt_epi32(_mm256_set1_epi32(0x00800000), magnitude);
+    const __m256i exponent = _mm256_sub_epi32(_mm256_set1_epi32(120 << 23), _mm256_slli_epi32(is_small, 23));
+    const __m256 value = _mm256_sub_ps(_mm256_castsi256_ps(_mm256_add_epi32(magnitude, exponent)),
+                                       _mm256_and_ps(_mm256_castsi256_ps(is_small), _mm256_set1_ps(0.015625f)));
+    const __m256 sign = _mm256_and_ps(_mm256_castsi256_ps(high), _mm256_set1_ps(-0.0f));
+    result.v[i] = _mm256_or_ps(value, sign);
+  }
+  return result;
+}
 inline Floats add(Floats a, Floats b) { return {{_mm256_add_ps(a.v[0], b.v[0]), _mm256_add_ps(a.v[1], b.v[1])}}; }
 inline Floats subtract(Floats a, Floats b) { return {{_mm256_sub_ps(a.v[0], b.v[0]), _mm256_sub_ps(a.v[1], b.v[1])}}; }
 inline Floats multiply(Floats a, Floats b) { return {{_mm256_mul_ps(a.v[0], b.v[0]), _mm256_mul_ps(a.v[1], b.v[1])}}; }

@@ -89,6 +89,21 @@ inline Ints load_row_int8(const uint8_t* p) {
 inline Floats broadcast(float x) { return {_mm512_set1_ps(x)}; }
 inline Floats to_floats(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
 inline Floats load_halves(const uint8_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}; }
+inline Floats load_floats(const uint8_t* p) { return {_mm512_loadu_ps(p)}; }
+// Returns code CODE of each row as a float: a number of float8_e4m3fn, whose NaN are 480 and -480.
+template <int CODE>
+inline Floats e4m3_values(Bytes b) {
+  // The sign at bit 31, exponent and mantissa below bit 27.
+  const __m512i high = _mm512_slli_epi32(b.v, 24 - 8 * CODE);
+  const __m512i magnitude = _mm512_and_si512(_mm512_srli_epi32(high, 4), _mm512_set1_epi32(0x07f00000));
+  // Without an exponent, the bits go below that of 2^-6, whose leading 1 is subtracted.
+  const __mmask16 is_small = _mm512_cmplt_epi32_mask(magnitude, _mm512_set1_epi32(0x00800000));
+  const __m512i shifted = _mm512_add_epi32(magnitude, _mm512_set1_epi32(120 << 23));
+  const __m512 of_exponent = _mm512_castsi512_ps(_mm512_mask_add_epi32(shifted, is_small, shifted, _mm512_set1_epi32(1 << 23)));
+  const __m512i value = _mm512_castps_si512(_mm512_mask_sub_ps(of_exponent, is_small, of_exponent, _mm512_set1_ps(0.015625f)));
+  // value | (high & sign bit)
+  return {_mm512_castsi512_ps(_mm512_ternarylogic_epi32(value, high, _mm512_set1_epi32(INT32_MIN), 0xf8))};
+}
 inline Floats add(Floats a, Floats b) { return {_mm512_add_ps(a.v, b.v)}; }
 inline Floats subtract(Floats a, Floats b) { return {_mm512_sub_ps(a.v, b.v)}; }
 inline Floats multiply(Floats a, Floats b) { return {_mm512_mul_ps(a.v, b.v)}; }

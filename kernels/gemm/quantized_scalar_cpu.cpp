@@ -116,6 +116,24 @@ inline Floats load_halves(const uint8_t* p) {
     return to_float(half);
   });
 }
+inline Floats load_floats(const uint8_t* p) {
+  Floats result;
+  std::memcpy(result.v, p, sizeof result.v);
+  return result;
+}
+// Returns code CODE of each row as a float: a number of float8_e4m3fn, whose NaN are 480 and -480.
+template <int CODE>
+inline Floats e4m3_values(const Bytes& b) {
+  return each<Floats>([&](int i) {
+    const uint32_t code = b.v[4 * i + CODE], magnitude = code & 127;
+    // Without an exponent, the bits go below that of 2^-6, whose leading 1 is subtracted.
+    const uint32_t bits = (magnitude << 20) + ((magnitude < 8 ? 121u : 120u) << 23);
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    if (magnitude < 8) value -= 0.015625f;
+    return code < 128 ? value : -value;
+  });
+}
 inline Floats add(const Floats& a, const Floats& b) {
   return each<Floats>([&](int i) { return a.v[i] + b.v[i]; });
 }

@@ -36,8 +36,10 @@ class PackedUnitValues {
         if (Format::kTwoScales && half == 1) scale = row == 0 ? scales.other_low : scales.other_high;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {  // channels 0 and 2 are a pair, then 1 and 3
-          const int code = static_cast<int>(pairs[2 * half + i % 2] >> (i / 2 * 16) & 0xffffu) - Format::kOffset;
-          const float product = __fmul_rn(scale, static_cast<float>(code));
+          const uint32_t code = pairs[2 * half + i % 2] >> (i / 2 * 16) & 0xffffu;
+          const float number =
+              Format::kFloatCodes ? float_of_e4m3(code) : static_cast<float>(static_cast<int>(code) - Format::kOffset);
+          const float product = __fmul_rn(scale, number);
           result.values[row][half][i] = Format::kHasMinimum ? __fadd_rn(product, minimum) : product;
         }
       }

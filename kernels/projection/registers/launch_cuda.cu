@@ -43,8 +43,7 @@ void fill_weights(PackedArgs<Args>& a, const Product& p) {
       rows += given.rows;
       segment.data = static_cast<const char*>(given.data);
       segment.format = given.format;
-      constexpr int kLogSlicesOfBlock = 3;
-      if (weight_block_elements(given.format) > kSliceChannels) a.packed.log_unit = kLogSlicesOfBlock;
+      while ((kSliceChannels << a.packed.log_unit) < weight_block_elements(given.format)) ++a.packed.log_unit;
     }
     segment.end_row = static_cast<int32_t>(rows);
   }
