@@ -32,8 +32,9 @@
 // Products with codes are added as integers, exactly; the sums of blocks are added in float32, in the order of k, with one rounding for
 // each product and each sum. (A block of 128 of i8 is four of these blocks, which have its scale.)
 //
-// f8_e4m3 is multiplied by x as float32, on the CPU, too: y[m, n] = sum over blocks of scale * (even + odd)  (+ bias[n]), where `even` is the sum
-// of code * x over the even k of the block, in their order, and `odd` the same of the odd ones; each product and each sum is rounded once.
+// f8_e4m3 is multiplied by x as float32, on the CPU, too: y[m, n] = sum over blocks of (even + odd) * 256 * scale  (+ bias[n]), where `even` is
+// the sum of (code / 256) * x over the even k of the block, in their order, and `odd` the same of the odd ones; each product and each sum is
+// rounded once.
 //
 // So an element of y has the same bits for every M, number of threads and instruction set, whatever
 // batch_invariant is. A row of x with a NaN or an infinity gives a row of NaN (with f8_e4m3: of NaN and infinities; products and sums that

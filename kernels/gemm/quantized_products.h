@@ -234,25 +234,24 @@ struct I8 {
 struct F8 {
   static constexpr int64_t kBlock = 128, kXBlock = 1, kBytes = 132;
 
-  template <int CODE, int ROWS>
-  static void add_code(const Bytes& codes, const RowsAt& x, int c, Floats (&sums)[ROWS]) {
-    const Floats values = e4m3_values<CODE>(codes);
-    for (int r = 0; r < ROWS; ++r) sums[r] = add(sums[r], multiply(values, broadcast(x.value(r)[4 * c + CODE])));
-  }
-
   template <int ROWS>
   static void add_block(const uint8_t* block, const RowsAt& x, Floats (&y)[ROWS]) {
     Floats even[ROWS], odd[ROWS];
     for (int r = 0; r < ROWS; ++r) even[r] = odd[r] = broadcast(0.0f);
     for (int c = 0; c < 32; ++c) {
-      const Bytes codes = load_bytes(block + 4 * kRows + 64 * c);
-      add_code<0>(codes, x, c, even);
-      add_code<1>(codes, x, c, odd);
-      add_code<2>(codes, x, c, even);
-      add_code<3>(codes, x, c, odd);
+      Floats codes[4];
+      load_e4m3(block + 4 * kRows + 64 * c, codes);
+      for (int r = 0; r < ROWS; ++r) {
+        const float* const four = x.value(r) + 4 * c;
+        even[r] = add(even[r], multiply(codes[0], broadcast(four[0])));
+        odd[r] = add(odd[r], multiply(codes[1], broadcast(four[1])));
+        even[r] = add(even[r], multiply(codes[2], broadcast(four[2])));
+        odd[r] = add(odd[r], multiply(codes[3], broadcast(four[3])));
+      }
     }
     const Floats scale = load_floats(block);
-    for (int r = 0; r < ROWS; ++r) y[r] = add(y[r], multiply(add(even[r], odd[r]), scale));
+    const Floats to_codes = broadcast(256.0f);
+    for (int r = 0; r < ROWS; ++r) y[r] = add(y[r], multiply(multiply(add(even[r], odd[r]), to_codes), scale));
   }
 };
 

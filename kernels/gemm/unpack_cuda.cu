@@ -44,9 +44,10 @@ __global__ void __launch_bounds__(kWarps * 32)
   });
 }
 
+// A unit is half of a block of 256 channels, and otherwise a slice.
 int64_t units_of_row(WeightFormat format, int64_t k) {
-  constexpr int64_t kChannelsOfHalfBlock = 128;
-  return k / (weight_block_elements(format) == kPackedSliceChannels ? kPackedSliceChannels : kChannelsOfHalfBlock);
+  constexpr int64_t kBlock = 256;
+  return k / (weight_block_elements(format) == kBlock ? kBlock / 2 : int64_t{kPackedSliceChannels});
 }
 
 }  // namespace

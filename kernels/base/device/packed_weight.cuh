@@ -141,7 +141,7 @@ struct PackedQ8_0 {
     return codes;
   }
   // The same as they are in memory, with other bits above.
-  __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords], int) {
+  __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords]) {
     PackedCodes codes;
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair) {
@@ -278,32 +278,32 @@ struct PackedQ6_K {
   }
 };
 
-// Blocks of 128 channels, which are a unit: scale (float32) | 128 codes of 8 bits, float8_e4m3fn if kFloat, int8 otherwise.
+// Blocks of 128 channels: scale (float32) | 128 codes of 8 bits, float8_e4m3fn if kFloat, int8 otherwise. A unit is a quarter of a block.
 template <bool kFloat>
 struct PackedBytes {
-  static constexpr int kSlices = 4, kBlockUnits = 1, kWords = 16 + 2;
+  static constexpr int kSlices = 1, kBlockUnits = 4, kWords = 4 + 2;
   static constexpr bool kHasMinimum = false, kTwoScales = false, kShares = false, kFloatCodes = kFloat;
   static constexpr int kOffset = kFloat ? 0 : 128;  // as of PackedQ8_0
   static constexpr int kCodesAt = 64, kGroupBytes = kCodesAt + 2048;
 
   __device__ static void load(uint32_t (&words)[kWords], const char* group, int unit, int lane) {
-    const char* const block = group + unit * int64_t{kGroupBytes};
-    const int rows = lane / 4;
+    const char* const block = group + unit / kBlockUnits * int64_t{kGroupBytes};
+    const int rows = lane / 4, first_piece = unit % kBlockUnits * 8;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < 2; ++i) {
       uint32_t codes[2];
-      load_words(codes, block + kCodesAt + (4 * i + lane % 4) * 64 + rows * 8);
+      load_words(codes, block + kCodesAt + (first_piece + 4 * i + lane % 4) * 64 + rows * 8);
       words[2 * i] = codes[0], words[2 * i + 1] = codes[1];
     }
     uint32_t scales[2];
     load_words(scales, block + rows * 8);
-    words[16] = scales[0], words[17] = scales[1];
+    words[4] = scales[0], words[5] = scales[1];
   }
 
   template <uint32_t kBase>
-  __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int slice, int, int) {
+  __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int, int, int) {
     constexpr uint32_t kBits = 0x00ff00ffu, kSigns = kFloat ? 0 : 0x00800080u;
-    PackedCodes codes = signed_codes(words, slice);
+    PackedCodes codes = signed_codes(words);
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair) {
       codes.low[pair] = and_xor(codes.low[pair], kBits, kBase ^ kSigns);
@@ -312,19 +312,18 @@ struct PackedBytes {
     return codes;
   }
   // The same as they are in memory, with other bits above.
-  __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords], int slice) {
+  __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords]) {
     PackedCodes codes;
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair) {
-      codes.low[pair] = words[slice * 4 + pair / 2 * 2] >> (pair % 2 * 8);
-      codes.high[pair] = words[slice * 4 + pair / 2 * 2 + 1] >> (pair % 2 * 8);
+      codes.low[pair] = words[pair / 2 * 2] >> (pair % 2 * 8), codes.high[pair] = words[pair / 2 * 2 + 1] >> (pair % 2 * 8);
     }
     return codes;
   }
 
   __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
     PackedScales s;
-    s.low = __uint_as_float(words[16]), s.high = __uint_as_float(words[17]);
+    s.low = __uint_as_float(words[4]), s.high = __uint_as_float(words[5]);
     return s;
   }
 };
@@ -378,9 +377,9 @@ constexpr uint32_t two_of(int value) {
   return one | one << 16;
 }
 
-// Returns two codes of float8_e4m3fn, in bits 0 to 7 and 16 to 23, as T. Both types hold each value exactly. 0x7f and 0xff are 480 and -480
-// (weight_format.h), which the GPU's conversion would make NaN. Exponent and mantissa go where T has them, as a number that is too small by a
-// power of two.
+// Returns two codes of float8_e4m3fn, in bits 0 to 7 and 16 to 23 (other bits are ignored), as T. Both types hold each value exactly. 0x7f and
+// 0xff are 480 and -480 (weight_format.h), which the GPU's conversion would make NaN. Exponent and mantissa go where T has them, as a number that
+// is too small by a power of two.
 template <class T>
 __device__ inline uint32_t pairs_of_e4m3(uint32_t codes) {
   const uint32_t signs = (codes & 0x00800080u) << 8;
@@ -410,10 +409,10 @@ struct PackedSlice {
     // A code of eight bits would reach into the exponent of bfloat16's base: its lower seven bits go there, and 128 less if the eighth is set.
     constexpr bool kIsWide = Format::kOffset == 128 && kCodeBaseValue<T> == 128;
     PackedCodes codes;
-    if constexpr (kIsWide) {
-      codes = Format::signed_codes(words, slice);
+    if constexpr (kIsWide || Format::kFloatCodes) {
+      codes = Format::signed_codes(words);
     } else {
-      codes = Format::template codes < Format::kFloatCodes ? 0 : kCodeBase < T >> (words, slice, lane, half);
+      codes = Format::template codes<kCodeBase<T>>(words, slice, lane, half);
     }
     const auto operand = [](uint32_t code) {
       if constexpr (Format::kFloatCodes) {
