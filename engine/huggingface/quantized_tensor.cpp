@@ -120,7 +120,7 @@ std::vector<std::string> ignored_scale_names(std::string_view weight) {
   if (!weight.ends_with(kWeight)) return {};
   const std::string_view module = weight.substr(0, weight.size() - kWeight.size());
   std::vector<std::string> names;
-  for (const char* of_module : {".input_scale", ".output_scale", ".k_scale", ".v_scale"})
+  for (const char* of_module : {".input_scale", ".input_zero_point", ".output_scale", ".k_scale", ".v_scale"})
     names.push_back(str_cat(module, of_module));
   const size_t attention = module.rfind('.');
   for (const auto& [projection, scale] : {std::pair("k_proj", "k_scale"), std::pair("v_proj", "v_scale")}) {

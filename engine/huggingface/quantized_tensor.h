@@ -6,9 +6,9 @@
 //   compressed-tensors                    F8_E4M3 or I8      x.weight_scale
 //
 // The scales of a weight [n, k] are one for all ([], [1] or [1, 1]), one for each row ([n] or [n, 1]), or one for each 128 x 128 values
-// ([ceil(n / 128), ceil(k / 128)]). Which tensors are quantised is what their types say, so lists of modules that are not converted need not be read.
-// Scales of activations (x.input_scale, x.output_scale) and of a KV cache (x.k_scale, x.v_scale, k_scale and v_scale of the attention) are
-// recorded as belonging to the weight, and not applied: activations stay as they are.
+// ([ceil(n / 128), ceil(k / 128)]). Which tensors are quantised is what their types say, so lists of modules that are not converted need not
+// be read. Scales of activations (x.input_scale, x.input_zero_point, x.output_scale) and of a KV cache (x.k_scale, x.v_scale, k_scale and
+// v_scale of the attention) are recorded as belonging to the weight, and not applied: activations stay as they are.
 #pragma once
 
 #include <cstdint>
@@ -63,7 +63,7 @@ class QuantizedTensor {
   std::vector<float> scales_;
 };
 
-// Returns the names that x.weight_scale_inv, x.weight_scale have; and those of the scales that are not applied.
+// Return the names that the scales of a weight may have, and those of the scales that are not applied. None if the name is not x.weight.
 std::vector<std::string> scale_names(std::string_view weight);
 std::vector<std::string> ignored_scale_names(std::string_view weight);
 

@@ -256,6 +256,7 @@ class QuantizedModel : public QuantizedCheckpoint {
       if (quantized) {
         add(writer, full, kind(), q);
         writer.add("model.layers.0." + name + ".input_scale", "F32", {}, std::vector<float>{0.5f});  // is not applied
+        writer.add("model.layers.0." + name + ".input_zero_point", "I8", {1}, std::vector<uint8_t>{3});
       } else {
         writer.add(full, "F32", {rows, cols}, q.values);
       }

@@ -365,6 +365,15 @@ TEST_P(QuantizedGemmTest, NonFiniteValuesStayWhereTheyBelong) {
   }
 }
 
+// The longest rows, with x in every form at once: the scratch has room for one of them.
+TEST_P(QuantizedGemmTest, TheLongestRows) {
+  constexpr int64_t kLongest = int64_t{1} << 20;
+  const auto problem = make_problem<BFloat16>(
+      2, kLongest, {{WeightFormat::f8_e4m3, 1}, {WeightFormat::q8_0, 1}, {WeightFormat::q6_k, 1}, {WeightFormat::i8, 1}}, true,
+      37);
+  expect_close(run<BFloat16, float>(backend(), *context_, problem), reference(problem), problem.n(), "y", steps_for(kLongest));
+}
+
 // Every code of f8_e4m3 and of i8 with every instruction set, alone: x is 1 at one channel, and the scale a power of two.
 TEST_P(QuantizedGemmTest, EveryCodeOfABlockOf128IsItsValue) {
   for (const WeightFormat format : {WeightFormat::f8_e4m3, WeightFormat::i8}) {
