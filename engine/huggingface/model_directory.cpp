@@ -328,8 +328,10 @@ Status HuggingFaceDirectory::read(const TensorInfo& tensor, int64_t begin, int64
   const Stored& stored = stored_[static_cast<size_t>(&tensor - tensors_.data())];
   const SafetensorsFile& file = files_[stored.file];
   if (stored.quantized == nullptr) return file.read(*stored.tensor, begin, size, out);
-  return stored.quantized->read(begin, size, out, [&](int64_t first, int64_t count, void* codes) {
-    return file.read(*stored.tensor, first, count, codes);
+  return catch_out_of_memory([&] {
+    return stored.quantized->read(begin, size, out, [&](int64_t first, int64_t count, void* codes) {
+      return file.read(*stored.tensor, first, count, codes);
+    });
   });
 }
 
