@@ -14,17 +14,18 @@ int main(int argc, char** argv) {
   for (const auto& shape : prologue::bench::model_shapes()) names.push_back(shape.name);
   std::string name, path, format = "bfloat16";
   uint64_t seed = 0;
-  CLI::App app("Writes a GGUF file with random weights in the shape of a model.", "make_random_model");
+  CLI::App app("Writes a GGUF file or a Hugging Face directory with random weights in the shape of a model.",
+               "make_random_model");
   app.add_option("--shape", name, "smollm2: SmolLM2 135M; 1b: Llama 3.2 1B; 8b: Llama 3.1 8B; tiny: to try a program")
       ->required()
       ->check(CLI::IsMember(names));
   app.add_option("--format", format,
                  "of the matrices: bfloat16, a block format of GGUF, or q4_k_m, llama.cpp's mixture; rows that are not whole "
-                 "blocks of a k "
-                 "format get another format, as llama.cpp does it")
+                 "blocks of a k format get another format, as llama.cpp does it; f8_e4m3 and i8: the matrices of the layers of a "
+                 "Hugging Face directory")
       ->check(CLI::IsMember(prologue::bench::model_formats()))
       ->capture_default_str();
-  app.add_option("--out", path, "the file to write")->required()->type_name("FILE.gguf");
+  app.add_option("--out", path, "the file to write, or the directory")->required()->type_name("PATH");
   app.add_option("--seed", seed, "of the weights")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
 

@@ -421,15 +421,22 @@ PROLOGUE_C_API prologue_status prologue_set_cos_and_sin(
 
 // ---- weight_format -----------------------------------------------------------------------------------------------------------
 
-// This file describes weights in the quantised block formats of GGUF files, as the library keeps them in memory: packed.
+// This file describes quantised weights in block formats, as the library keeps them in memory: packed.
 //
-// A row is a sequence of blocks of 32 or 256 values. A block has the fields that the file has, with the same bits: scale (float16),
-// minimum (float16), the scales of its parts, codes. Packing only reorders bytes, so that one instruction reads the same part of 16
-// rows: packed weights take the memory of the file's.
+// A row is a sequence of blocks of 32, 128 or 256 values. The formats of 32 and 256 are those of GGUF files: a block has the fields that the
+// file has, with the same bits: scale (float16), minimum (float16), the scales of its parts, codes. Packing only reorders bytes, so that
+// one instruction reads the same part of 16 rows: packed weights take the memory of the file's.
+//
+// The formats of 128 are those of Hugging Face checkpoints, where the scales are a tensor of their own: one for the tensor, for each row, or
+// for each 128 x 128 values. Here each block has its scale:
+//   f8_e4m3   scale (float32) | 128 codes, float8_e4m3fn
+//   i8        scale (float32) | 128 codes, int8
+// A value is scale * code, rounded to float32. The codes 0x7f and 0xff of f8_e4m3 are not NaN, as in float8_e4m3fn: they are 480 and -480.
+// (A loader should refuse them; the engine's does.)
 //
 //   rows      16 rows are a group; the last group is filled up with rows of zero bytes
 //   packed    [groups, blocks of a row, fields of a block in the file's order, pieces of the field, 16 rows] of pieces:
-//             2 bytes for scale and minimum, 1 byte for the scales of parts (Q4_K, Q5_K, Q6_K), 4 bytes for all others
+//             2 bytes for a float16 scale or minimum, 1 byte for the scales of parts (Q4_K, Q5_K, Q6_K), 4 bytes for all others
 
 // dense: not quantised, elements of a prologue_dtype.
 typedef int32_t prologue_weight_format;
@@ -443,6 +450,8 @@ enum {
   PROLOGUE_WEIGHT_FORMAT_Q4_K = 6,
   PROLOGUE_WEIGHT_FORMAT_Q5_K = 7,
   PROLOGUE_WEIGHT_FORMAT_Q6_K = 8,
+  PROLOGUE_WEIGHT_FORMAT_F8_E4M3 = 9,
+  PROLOGUE_WEIGHT_FORMAT_I8 = 10,
 };
 
 // Returns the values of a block.
@@ -474,7 +483,7 @@ typedef struct prologue_packed_weight {
 } prologue_packed_weight;
 PROLOGUE_C_API void prologue_packed_weight_init(prologue_packed_weight* value);
 
-//   blocks  [rows, cols / prologue_weight_block_elements] of blocks, as in the file, contiguous
+//   blocks  [rows, cols / prologue_weight_block_elements] of blocks, in the order of their fields (GGUF: as in the file), contiguous
 //   packed  prologue_packed_weight_bytes(format, rows, cols); must not overlap blocks
 //
 // Rows can be packed in pieces: all but the last have a multiple of 16 rows. rows = 0 and cols = 0 are no-ops.
@@ -1508,13 +1517,20 @@ PROLOGUE_C_API prologue_status prologue_paged_attention(
 // context's workspace; the product is that of dense weights. (sections projection and qkv_prologue have kernels for up to 64 tokens, which round no
 // weight.)
 //
-// On the CPU x is quantised first, as llama.cpp does it, but with a float32 scale:
+// On the CPU x is quantised first (but not for f8_e4m3), as llama.cpp does it, but with a float32 scale:
 //   a block of x (32 values; 256 where the weights' blocks have 256) has the scale s = largest magnitude / 127 and the codes
 //   round(x / s), to nearest even; the scale is 0 if the largest magnitude is below 2^-100
 //   y[m, n] = sum over blocks of s * (what the block of weights is times the codes)  (+ bias[n])
 // Products with codes are added as integers, exactly; the sums of blocks are added in float32, in the order of k, with one rounding for
-// each product and each sum. So an element of y has the same bits for every M, number of threads and instruction set, whatever
-// batch_invariant is. A row of x with a NaN or an infinity gives a row of NaN; a block of weights whose scale or minimum is not finite
+// each product and each sum. (A block of 128 of i8 is four of these blocks, which have its scale.)
+//
+// f8_e4m3 is multiplied by x as float32, on the CPU, too: y[m, n] = sum over blocks of (even + odd) * 256 * scale  (+ bias[n]), where `even` is
+// the sum of (code / 256) * x over the even k of the block, in their order, and `odd` the same of the odd ones; each product and each sum is
+// rounded once.
+//
+// So an element of y has the same bits for every M, number of threads and instruction set, whatever
+// batch_invariant is. A row of x with a NaN or an infinity gives a row of NaN (with f8_e4m3: of NaN and infinities; products and sums that
+// float32 cannot hold are infinite there); a block of weights whose scale or minimum is not finite
 // gives NaN or infinities in its column only. An x_scale * scale that float32 cannot hold is infinite.
 //
 // The operation never throws, allocates or synchronises; on CUDA it can be captured into a graph.

@@ -32,8 +32,8 @@ struct EngineOptions {
   std::optional<Device> device;  // none: a usable GPU if there is one, else the CPU
   // Activations have this type, and weights that do not stay quantised. None: bfloat16 on CUDA and float32 on the CPU.
   std::optional<DType> dtype;
-  // Matrices that are quantised in a GGUF file stay so, but for those of experts; false: all are converted to dtype. None: true on the
-  // CPU if no dtype is given, else false. On CUDA, true makes steps of few tokens faster, and others slower. A file without such
+  // Matrices that are quantised in the model's files stay so, but for those of experts; false: all are converted to dtype. None: true on
+  // the CPU if no dtype is given, else false. On CUDA, true makes steps of few tokens faster, and others slower. A model without such
   // matrices is loaded as with false.
   std::optional<bool> keep_quantized;
   KvFormat kv_format = {};  // of the KV cache, with computed scales (computed_format, kv_format_of); unset: dtype

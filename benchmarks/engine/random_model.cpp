@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <mutex>
 #include <string_view>
 #include <thread>
@@ -99,10 +100,10 @@ constexpr const char* kChatTemplate =
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
-void add_tokenizer(Metadata& metadata, const ModelShape& shape) {
-  constexpr int32_t kNormal = 1, kControl = 3;
+constexpr size_t kNumControlTokens = 3;  // they are the first
+
+std::vector<std::string> make_tokens(const ModelShape& shape) {
   std::vector<std::string> tokens = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};
-  std::vector<int32_t> types(tokens.size(), kControl);
   const std::array<std::string, 256> alphabet = byte_alphabet();
   tokens.insert(tokens.end(), alphabet.begin(), alphabet.end());
   for (int64_t i = 0; static_cast<int64_t>(tokens.size()) < shape.vocab_size; ++i) {  // a blank and four letters
@@ -110,6 +111,13 @@ void add_tokenizer(Metadata& metadata, const ModelShape& shape) {
     for (int64_t rest = i; letters.size() < 4; rest /= 26) letters += static_cast<char>('a' + rest % 26);
     tokens.push_back(alphabet[' '] + letters);
   }
+  return tokens;
+}
+
+void add_tokenizer(Metadata& metadata, const ModelShape& shape) {
+  constexpr int32_t kNormal = 1, kControl = 3;
+  const std::vector<std::string> tokens = make_tokens(shape);
+  std::vector<int32_t> types(kNumControlTokens, kControl);
   types.resize(tokens.size(), kNormal);
   metadata.add("tokenizer.ggml.model", "gpt2");
   metadata.add("tokenizer.ggml.pre", shape.pre_tokenizer);
@@ -154,8 +162,8 @@ constexpr WeightFormat kBlockFormats[] = {WeightFormat::q8_0, WeightFormat::q4_0
 struct Tensor {
   std::string name;
   int64_t columns = 0;
-  int64_t rows = 1;    // of a vector: 1
-  int64_t offset = 0;  // from the first tensor's first byte
+  int64_t rows = 1;                           // of a vector: 1
+  int64_t offset = 0;                         // from the first tensor's first byte
   WeightFormat format = WeightFormat::dense;  // then a matrix is bfloat16, and a vector float32
 
   bool is_vector() const { return rows == 1; }
@@ -170,6 +178,7 @@ struct Tensor {
       case WeightFormat::q4_k: return 12;
       case WeightFormat::q5_k: return 13;
       case WeightFormat::q6_k: return 14;
+      default: break;
     }
     return 0;
   }
@@ -286,6 +295,7 @@ class Normals {
     for (const double value : values_) scaled.push_back(to_bfloat16(static_cast<float>(deviation * value)));
     return scaled;
   }
+  const std::vector<double>& values() const { return values_; }
 
  private:
   std::vector<double> values_;
@@ -315,6 +325,7 @@ class Blocks {
       case WeightFormat::q4_k: square = centred(16) * kPartScale, minimum = 7.5; break;
       case WeightFormat::q5_k: square = centred(32) * kPartScale, minimum = 15.5; break;
       case WeightFormat::q6_k: square = around_zero(64) * kPartScale; break;
+      default: break;
     }
     has_minimum_ = minimum != 0.0;
     for (size_t i = 0; i < scales_.size(); ++i) {
@@ -436,6 +447,249 @@ class File {
   int descriptor_;
 };
 
+// Bytes, and where they are in the file.
+struct Written {
+  int64_t offset = 0;
+  std::vector<char> bytes;
+};
+
+// Writes what make(i) returns, for all i < count.
+template <class Make>
+Status write_pieces(const File& file, size_t count, int32_t num_threads, const Make& make) {
+  std::atomic<size_t> next = 0;
+  std::mutex failing;
+  Status failed;
+  const auto work = [&] {
+    for (size_t i = next++; i < count; i = next++) {
+      const Written written = make(i);
+      const Status status = file.write(written.bytes.data(), written.bytes.size(), written.offset);
+      if (status.ok()) continue;
+      const std::lock_guard lock(failing);
+      failed = status;
+      next = count;
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int32_t i = 1; i < num_threads; ++i) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+  return failed;
+}
+
+// ---- Directories of Hugging Face: the matrices of the layers have 8 bits, and scales beside them ----
+
+enum class Contents { ones, weights, codes, scales };
+
+struct StoredTensor {
+  std::string name;
+  Contents contents = Contents::ones;
+  int64_t rows = 1;  // of a vector: 1
+  int64_t columns = 0;
+  double deviation = 0.0;  // of the weights
+  int64_t offset = 0;      // from the first tensor's first byte
+
+  int64_t element_bytes() const { return contents == Contents::codes ? 1 : contents == Contents::scales ? 4 : 2; }
+  int64_t num_elements() const { return rows * columns; }
+};
+
+bool is_of_directory(std::string_view format) {
+  return format == weight_format_name(WeightFormat::f8_e4m3) || format == weight_format_name(WeightFormat::i8);
+}
+
+std::vector<StoredTensor> make_stored_tensors(const ModelShape& shape, bool is_float) {
+  std::vector<StoredTensor> tensors;
+  int64_t offset = 0;
+  const auto add = [&](std::string name, Contents contents, int64_t rows, int64_t columns, double deviation) {
+    tensors.push_back({std::move(name), contents, rows, columns, deviation, offset});
+    offset += tensors.back().num_elements() * tensors.back().element_bytes();
+  };
+  const auto vector = [&](const std::string& name) { add(name, Contents::ones, 1, shape.hidden_size, 0.0); };
+  const auto matrix = [&](const std::string& name, int64_t rows, int64_t columns, bool quantised) {
+    const double deviation = 1.0 / std::sqrt(static_cast<double>(columns));
+    add(name, quantised ? Contents::codes : Contents::weights, rows, columns, deviation);
+    if (!quantised) return;
+    if (is_float) {
+      add(name + "_scale_inv", Contents::scales, divide_up<int64_t>(rows, 128), divide_up<int64_t>(columns, 128), deviation);
+    } else {
+      add(name + "_scale", Contents::scales, rows, 1, deviation);
+    }
+  };
+  const int64_t hidden = shape.hidden_size, q = shape.num_q_heads * shape.head_dim, kv = shape.num_kv_heads * shape.head_dim;
+  matrix("model.embed_tokens.weight", shape.vocab_size, hidden, false);
+  for (int64_t layer = 0; layer < shape.num_layers; ++layer) {
+    const std::string of = str_cat("model.layers.", layer, ".");
+    vector(of + "input_layernorm.weight");
+    matrix(of + "self_attn.q_proj.weight", q, hidden, true);
+    matrix(of + "self_attn.k_proj.weight", kv, hidden, true);
+    matrix(of + "self_attn.v_proj.weight", kv, hidden, true);
+    matrix(of + "self_attn.o_proj.weight", hidden, q, true);
+    vector(of + "post_attention_layernorm.weight");
+    matrix(of + "mlp.gate_proj.weight", shape.ffn_size, hidden, true);
+    matrix(of + "mlp.up_proj.weight", shape.ffn_size, hidden, true);
+    matrix(of + "mlp.down_proj.weight", hidden, shape.ffn_size, true);
+  }
+  vector("model.norm.weight");
+  if (!shape.tied_output) matrix("lm_head.weight", shape.vocab_size, hidden, false);
+  return tensors;
+}
+
+std::string make_safetensors_header(const std::vector<StoredTensor>& tensors, bool is_float) {
+  std::string json = "{";
+  for (const StoredTensor& tensor : tensors) {
+    const char* type = tensor.contents == Contents::scales  ? "F32"
+                       : tensor.contents != Contents::codes ? "BF16"
+                       : is_float                           ? "F8_E4M3"
+                                                            : "I8";
+    const bool is_vector = tensor.contents == Contents::ones;
+    json += str_cat(json.size() > 1 ? "," : "", "\"", tensor.name, "\":{\"dtype\":\"", type, "\",\"shape\":[",
+                    is_vector ? std::string() : str_cat(tensor.rows, ","), tensor.columns, "],\"data_offsets\":[", tensor.offset,
+                    ",", tensor.offset + tensor.num_elements() * tensor.element_bytes(), "]}");
+  }
+  json += "}";
+  json.resize(static_cast<size_t>(round_up(static_cast<int64_t>(json.size()), int64_t{8})), ' ');
+  std::string bytes;
+  append(bytes, static_cast<uint64_t>(json.size()));
+  return bytes + json;
+}
+
+// Holds codes whose values are normally distributed, by 16 random bits.
+class Codes {
+ public:
+  Codes(const Normals& normals, bool is_float) {
+    const double deviation = is_float ? 64.0 : 24.0;  // the largest of the normals is below 4.8
+    double squares = 0.0;
+    for (const double normal : normals.values()) {
+      const double value = normal * deviation;
+      codes_.push_back(is_float ? nearest_float8(value) : static_cast<uint8_t>(static_cast<int8_t>(std::lround(value))));
+      const double of_code = is_float ? float8(codes_.back()) : static_cast<double>(static_cast<int8_t>(codes_.back()));
+      squares += of_code * of_code;
+    }
+    deviation_ = std::sqrt(squares / static_cast<double>(codes_.size()));
+  }
+  uint8_t code(uint64_t random) const { return codes_[random & 0xffff]; }
+  double deviation() const { return deviation_; }
+
+ private:
+  // float8_e4m3fn: 4 bits of exponent, of which 7 is 1, 3 of mantissa.
+  static double float8(uint8_t code) {
+    const int exponent = code >> 3 & 15, mantissa = code & 7;
+    const double magnitude = exponent == 0 ? mantissa / 512.0 : std::ldexp(8 + mantissa, exponent - 10);
+    return code < 128 ? magnitude : -magnitude;
+  }
+  static uint8_t nearest_float8(double value) {
+    uint8_t above = 0;
+    while (float8(above) < std::fabs(value) && above < 0x7e) ++above;
+    const bool is_below =
+        above > 0 && std::fabs(value) - float8(static_cast<uint8_t>(above - 1)) < float8(above) - std::fabs(value);
+    return static_cast<uint8_t>((is_below ? above - 1 : above) | (value < 0.0 ? 0x80 : 0));
+  }
+
+  std::vector<uint8_t> codes_;
+  double deviation_ = 1.0;
+};
+
+std::vector<char> make_elements(const StoredTensor& tensor, const Piece& piece, uint64_t seed, const Normals& normals,
+                                const Codes& codes) {
+  std::vector<char> bytes(static_cast<size_t>(piece.count * tensor.element_bytes()));
+  const uint64_t stream = mix(seed + 0x9e3779b97f4a7c15ull * (piece.tensor + 1));
+  const std::vector<BFloat16> weights =
+      tensor.contents == Contents::weights ? normals.scaled(tensor.deviation) : std::vector<BFloat16>();
+  uint64_t random = 0;
+  for (int64_t i = 0; i < piece.count; ++i) {  // pieces begin at multiples of 4
+    if (i % 4 == 0) random = mix(stream + 0x9e3779b97f4a7c15ull * static_cast<uint64_t>((piece.begin + i) / 4 + 1));
+    char* const to = bytes.data() + i * tensor.element_bytes();
+    if (tensor.contents == Contents::ones) {
+      const BFloat16 one = to_bfloat16(1.0f);
+      std::memcpy(to, &one, sizeof one);
+    } else if (tensor.contents == Contents::weights) {
+      std::memcpy(to, &weights[random & 0xffff], sizeof(BFloat16));
+    } else if (tensor.contents == Contents::codes) {
+      *to = static_cast<char>(codes.code(random));
+    } else {  // they differ by up to 2.8, and the mean of their squares is right
+      const double factor = (static_cast<double>(random & 15) + 8.5) / std::sqrt(16.0 * 16.0 + (16.0 * 16.0 - 1.0) / 12.0);
+      const auto scale = static_cast<float>(tensor.deviation / codes.deviation() * factor);
+      std::memcpy(to, &scale, sizeof scale);
+    }
+    random >>= 16;
+  }
+  return bytes;
+}
+
+std::string json_text(std::string_view text) {
+  std::string json = "\"";
+  for (const char c : text)
+    json += c == '"' || c == '\\' ? std::string{'\\', c} : c == '\n' ? std::string("\\n") : std::string{c};
+  return json + "\"";
+}
+
+std::string make_config(const ModelShape& shape, bool is_float) {
+  const char* const quantization =
+      is_float
+          ? R"({"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]})"
+          : R"({"quant_method": "compressed-tensors", "format": "int-quantized", "ignore": ["lm_head"], "config_groups": {"group_0":
+{"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "symmetric": true, "strategy": "channel"}}}})";
+  return str_cat("{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"hidden_size\": ", shape.hidden_size,
+                 ", \"intermediate_size\": ", shape.ffn_size, ", \"num_hidden_layers\": ", shape.num_layers,
+                 ", \"num_attention_heads\": ", shape.num_q_heads, ", \"num_key_value_heads\": ", shape.num_kv_heads,
+                 ", \"head_dim\": ", shape.head_dim, ", \"vocab_size\": ", shape.vocab_size,
+                 ", \"max_position_embeddings\": ", shape.context_length,
+                 ", \"rope_theta\": ", static_cast<double>(shape.rope_theta),
+                 ", \"rms_norm_eps\": 1e-05, \"tie_word_embeddings\": ", shape.tied_output ? "true" : "false",
+                 ", \"bos_token_id\": 1, \"eos_token_id\": 2, \"quantization_config\": ", quantization, "}\n");
+}
+
+std::string make_tokenizer_json(const ModelShape& shape) {
+  const std::vector<std::string> tokens = make_tokens(shape);
+  std::string added, vocabulary;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const std::string token = json_text(tokens[i]);
+    if (i < kNumControlTokens) {
+      added += str_cat(i > 0 ? ", " : "", "{\"id\": ", i, ", \"content\": ", token, ", \"special\": true}");
+    } else {
+      vocabulary += str_cat(vocabulary.empty() ? "" : ", ", token, ": ", i);
+    }
+  }
+  return str_cat("{\"added_tokens\": [", added, "], \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}, ",
+                 "\"decoder\": {\"type\": \"ByteLevel\"}, \"model\": {\"type\": \"BPE\", \"vocab\": {", vocabulary,
+                 "}, \"merges\": []}}\n");
+}
+
+Status write_text(const std::string& path, const std::string& text) {
+  const File file(path);
+  PROLOGUE_RETURN_IF_ERROR(file.check());
+  return file.write(text.data(), text.size(), 0);
+}
+
+Status write_directory(const ModelShape& shape, uint64_t seed, const std::string& path, int32_t num_threads, bool is_float) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) return data_loss(path, ": this directory cannot be made: ", error.message());
+  PROLOGUE_RETURN_IF_ERROR(write_text(path + "/config.json", make_config(shape, is_float)));
+  PROLOGUE_RETURN_IF_ERROR(write_text(path + "/tokenizer.json", make_tokenizer_json(shape)));
+  PROLOGUE_RETURN_IF_ERROR(
+      write_text(path + "/tokenizer_config.json",
+                 str_cat("{\"eos_token\": \"<|im_end|>\", \"chat_template\": ", json_text(kChatTemplate), "}\n")));
+  const std::vector<StoredTensor> tensors = make_stored_tensors(shape, is_float);
+  const std::string header = make_safetensors_header(tensors, is_float), weights = path + "/model.safetensors";
+  const File file(weights);
+  PROLOGUE_RETURN_IF_ERROR(file.check());
+  PROLOGUE_RETURN_IF_ERROR(file.write(header.data(), header.size(), 0));
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const int64_t count = tensors[i].num_elements();
+    for (int64_t begin = 0; begin < count; begin += kPieceElements) {
+      pieces.push_back({i, begin, std::min(kPieceElements, count - begin)});
+    }
+  }
+  const Normals normals;
+  const Codes codes(normals, is_float);
+  return write_pieces(file, pieces.size(), num_threads, [&](size_t i) {
+    const StoredTensor& tensor = tensors[pieces[i].tensor];
+    const int64_t offset = static_cast<int64_t>(header.size()) + tensor.offset + pieces[i].begin * tensor.element_bytes();
+    return Written{offset, make_elements(tensor, pieces[i], seed, normals, codes)};
+  });
+}
+
 }  // namespace
 
 std::span<const ModelShape> model_shapes() {
@@ -452,6 +706,7 @@ std::vector<std::string> model_formats() {
   std::vector<std::string> names = {std::string(kBFloat16Name)};
   for (const WeightFormat format : kBlockFormats) names.emplace_back(weight_format_name(format));
   names.emplace_back(kMixtureName);
+  for (const WeightFormat format : {WeightFormat::f8_e4m3, WeightFormat::i8}) names.emplace_back(weight_format_name(format));
   return names;
 }
 
@@ -459,11 +714,15 @@ Status write_random_model(const ModelShape& shape, uint64_t seed, const std::str
                           std::string_view format) {
   const std::vector<std::string> formats = model_formats();
   if (std::find(formats.begin(), formats.end(), format) == formats.end()) {
-    return invalid_argument("the format of the weights is ", format, ": it must be bfloat16, a block format of GGUF or q4_k_m");
+    return invalid_argument("the format of the weights is ", format,
+                            ": it must be bfloat16, a block format of GGUF, q4_k_m, f8_e4m3 or i8");
   }
   if (shape.vocab_size < 259) {
     return invalid_argument("the vocabulary has ", shape.vocab_size,
                             " tokens: it must have at least 259, the bytes and three markers");
+  }
+  if (is_of_directory(format)) {
+    return write_directory(shape, seed, path, num_threads, format == weight_format_name(WeightFormat::f8_e4m3));
   }
   const std::vector<Tensor> tensors = make_tensors(shape, format);
   for (const Tensor& tensor : tensors) {
@@ -484,26 +743,11 @@ Status write_random_model(const ModelShape& shape, uint64_t seed, const std::str
     }
   }
   const Normals normals;
-  std::atomic<size_t> next = 0;
-  std::mutex failing;
-  Status failed;
-  const auto write_pieces = [&] {
-    for (size_t i = next++; i < pieces.size(); i = next++) {
-      const Tensor& tensor = tensors[pieces[i].tensor];
-      const std::vector<char> bytes = make_piece(tensor, pieces[i], seed, normals);
-      const int64_t offset = static_cast<int64_t>(header.size()) + tensor.offset + tensor.bytes_of(pieces[i].begin);
-      const Status status = file.write(bytes.data(), bytes.size(), offset);
-      if (status.ok()) continue;
-      const std::lock_guard lock(failing);
-      failed = status;
-      next = pieces.size();
-    }
-  };
-  std::vector<std::thread> threads;
-  for (int32_t i = 1; i < num_threads; ++i) threads.emplace_back(write_pieces);
-  write_pieces();
-  for (std::thread& thread : threads) thread.join();
-  return failed;
+  return write_pieces(file, pieces.size(), num_threads, [&](size_t i) {
+    const Tensor& tensor = tensors[pieces[i].tensor];
+    const int64_t offset = static_cast<int64_t>(header.size()) + tensor.offset + tensor.bytes_of(pieces[i].begin);
+    return Written{offset, make_piece(tensor, pieces[i], seed, normals)};
+  });
 }
 
 }  // namespace prologue::bench

@@ -1,6 +1,7 @@
 #include <prologue/engine/gguf/dequantize.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 
@@ -184,6 +185,19 @@ void decode_blocks(Bytes blocks, int64_t num_blocks, void* out) {
   }
 }
 
+template <bool FLOAT>
+struct Bytes128 {  // scale (float32) | 128 x float8_e4m3fn or int8
+  static constexpr int64_t kElements = 128, kBytes = 132;
+  static void decode(Bytes block, float* out) {
+    float scale;
+    std::memcpy(&scale, block, sizeof scale);
+    for (int i = 0; i < 128; ++i) {
+      const uint8_t code = block[4 + i];
+      out[i] = scale * (FLOAT ? e4m3_value(code) : static_cast<float>(static_cast<int8_t>(code)));
+    }
+  }
+};
+
 template <class In, class Out>
 void convert(Bytes values, int64_t count, void* out) {
   if constexpr (std::is_same_v<In, Out>) {
@@ -216,10 +230,20 @@ constexpr Instance plain(GgmlType type) {
 }
 
 constexpr Instance kInstances[] = {
-    plain<float>(GgmlType::f32),     plain<Float16>(GgmlType::f16),   plain<BFloat16>(GgmlType::bf16),
-    plain<double>(GgmlType::f64),    blocks_of<Q8_0>(GgmlType::q8_0), blocks_of<Q4_0>(GgmlType::q4_0),
-    blocks_of<Q4_1>(GgmlType::q4_1), blocks_of<Q5_0>(GgmlType::q5_0), blocks_of<Q5_1>(GgmlType::q5_1),
-    blocks_of<Q4K>(GgmlType::q4_k),  blocks_of<Q5K>(GgmlType::q5_k),  blocks_of<Q6K>(GgmlType::q6_k),
+    plain<float>(GgmlType::f32),
+    plain<Float16>(GgmlType::f16),
+    plain<BFloat16>(GgmlType::bf16),
+    plain<double>(GgmlType::f64),
+    blocks_of<Q8_0>(GgmlType::q8_0),
+    blocks_of<Q4_0>(GgmlType::q4_0),
+    blocks_of<Q4_1>(GgmlType::q4_1),
+    blocks_of<Q5_0>(GgmlType::q5_0),
+    blocks_of<Q5_1>(GgmlType::q5_1),
+    blocks_of<Q4K>(GgmlType::q4_k),
+    blocks_of<Q5K>(GgmlType::q5_k),
+    blocks_of<Q6K>(GgmlType::q6_k),
+    blocks_of<Bytes128<true>>(GgmlType::f8_e4m3),
+    blocks_of<Bytes128<false>>(GgmlType::i8),
 };
 
 Decode find_decode(GgmlType type, DType out_type) {
@@ -231,6 +255,15 @@ Decode find_decode(GgmlType type, DType out_type) {
 }
 
 }  // namespace
+
+float e4m3_value(uint8_t code) {
+  const int exponent = code >> 3 & 15, mantissa = code & 7;
+  // Bits of a float32: 120 more is its exponent. Without an exponent, a value is a multiple of 2^-9.
+  const float magnitude =
+      exponent == 0 ? static_cast<float>(mantissa) * 0x1p-9f
+                    : std::bit_cast<float>(static_cast<uint32_t>(exponent + 120) << 23 | static_cast<uint32_t>(mantissa) << 20);
+  return code < 128 ? magnitude : -magnitude;
+}
 
 Status dequantize_rows(GgmlType type, const void* src, int64_t num_rows, int64_t row_elements, DType out_type, void* out,
                        int num_threads) {

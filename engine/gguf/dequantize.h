@@ -1,4 +1,4 @@
-// Converts rows of a GGUF tensor to floats.
+// Converts rows of a tensor to floats: of GGUF's types, or of the library's own (ggml_type.h).
 #pragma once
 
 #include <cstdint>
@@ -17,5 +17,8 @@ namespace prologue {
 // result does not depend on `num_threads`.
 Status dequantize_rows(GgmlType type, const void* src, int64_t num_rows, int64_t row_elements, DType out_type, void* out,
                        int num_threads);
+
+// Returns the value of a code of float8_e4m3fn, but 480 and -480 for 0x7f and 0xff, which are NaN there (weight_format.h).
+float e4m3_value(uint8_t code);
 
 }  // namespace prologue

@@ -20,6 +20,8 @@ constexpr GgmlTypeInfo kSupported[] = {
     {GgmlType::q4_k, "Q4_K", 256, 2 + 2 + 12 + 128},
     {GgmlType::q5_k, "Q5_K", 256, 2 + 2 + 12 + 32 + 128},
     {GgmlType::q6_k, "Q6_K", 256, 128 + 64 + 16 + 2},
+    {GgmlType::f8_e4m3, "F8_E4M3", 128, 4 + 128},
+    {GgmlType::i8, "I8", 128, 4 + 128},
 };
 
 // The names are indexed by number, whether supported, unsupported or withdrawn.
@@ -46,7 +48,9 @@ std::string ggml_type_name(GgmlType type) {
 
 std::string supported_ggml_types() {
   std::string names;
-  for (const GgmlTypeInfo& info : kSupported) names += (names.empty() ? "" : ", ") + std::string(info.name);
+  for (const GgmlTypeInfo& info : kSupported) {
+    if (is_type_of_gguf(info.type)) names += (names.empty() ? "" : ", ") + std::string(info.name);
+  }
   return names;
 }
 

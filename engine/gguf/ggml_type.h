@@ -1,10 +1,13 @@
-// This file has the storage types of tensors in GGUF files: those that this library reads, and the names of those that it does not support.
+// This file has the storage types of tensors: those of GGUF files that this library reads, the names of those that it does not support, and types
+// of its own for other checkpoints.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
 namespace prologue {
+
+inline constexpr uint32_t kFirstOwnGgmlType = 0x10000;
 
 // The numbers are those of the file format. A quantised row is a sequence of blocks of `block_elements` values.
 enum class GgmlType : uint32_t {
@@ -20,6 +23,9 @@ enum class GgmlType : uint32_t {
   q6_k = 14,
   f64 = 28,
   bf16 = 30,
+  // Blocks of 128 codes after their scale (float32), as WeightFormat has them. No GGUF file has these: HuggingFaceDirectory makes them.
+  f8_e4m3 = kFirstOwnGgmlType,
+  i8,
 };
 
 struct GgmlTypeInfo {
@@ -29,13 +35,16 @@ struct GgmlTypeInfo {
   int64_t block_bytes;
 };
 
+// Whether GGUF files may have tensors of this type.
+constexpr bool is_type_of_gguf(GgmlType type) { return static_cast<uint32_t>(type) < kFirstOwnGgmlType; }
+
 // Returns null for a type that this library does not read.
 const GgmlTypeInfo* ggml_type_info(GgmlType type);
 
 // Returns "Q4_K"; for a number that no version of the format defines, "unknown type 77".
 std::string ggml_type_name(GgmlType type);
 
-// Returns "F32, F16, ...", for error messages.
+// Returns "F32, F16, ...", for error messages: types of GGUF files.
 std::string supported_ggml_types();
 
 }  // namespace prologue

@@ -259,7 +259,7 @@ class GgufParser {
     PROLOGUE_RETURN_IF_ERROR(read(type, "the type of " + what));
     tensor.type = static_cast<GgmlType>(type);
     const GgmlTypeInfo* info = ggml_type_info(tensor.type);
-    if (info == nullptr) {
+    if (info == nullptr || !is_type_of_gguf(tensor.type)) {
       return unsupported(file_.path_, ": ", what, " has type ", ggml_type_name(tensor.type), ": supported are ",
                          supported_ggml_types());
     }

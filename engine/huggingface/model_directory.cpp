@@ -8,6 +8,7 @@
 
 #include <prologue/engine/base/printable.h>
 #include <prologue/engine/checkpoint/name_list.h>
+#include <prologue/engine/gguf/dequantize.h>
 #include <prologue/kernels/base/out_of_memory.h>
 
 namespace prologue {
@@ -169,6 +170,9 @@ Result<std::unique_ptr<HuggingFaceDirectory>> HuggingFaceDirectory::open(const s
     if (text_config != nullptr && text_config->get_if<Json::Object>() != nullptr) opened->text_config_ = text_config;
     PROLOGUE_RETURN_IF_ERROR(opened->open_files());
     opened->add_tensors();
+    PROLOGUE_ASSIGN_OR_RETURN(const QuantizationConfig config,
+                              read_quantization_config(opened->value("quantization_config"), opened->path_));
+    PROLOGUE_RETURN_IF_ERROR(opened->add_scales(config));
     return opened;
   });
 }
@@ -248,16 +252,67 @@ void HuggingFaceDirectory::add_tensors() {
                                                      : kUnreadableType;
       index_.emplace(tensor.name, tensors_.size());
       tensors_.push_back({tensor.name, type, tensor.dtype, tensor.shape, tensor.size_bytes});
-      stored_.push_back({i, &tensor});
+      stored_.push_back({i, &tensor, nullptr, {}});
     }
   }
   used_.assign(tensors_.size(), false);
+}
+
+Status HuggingFaceDirectory::add_scales(const QuantizationConfig& config) {
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const bool is_float = config.has_float8 && tensors_[i].type_name == "F8_E4M3";
+    const bool is_integer = config.has_int8 && tensors_[i].type_name == "I8";
+    if ((is_float || is_integer) && !scale_names(tensors_[i].name).empty()) PROLOGUE_RETURN_IF_ERROR(add_scales(i, is_float));
+  }
+  return {};
+}
+
+// Joins tensor `number`, a quantised weight, with its scales.
+Status HuggingFaceDirectory::add_scales(size_t number, bool is_float) {
+  TensorInfo& weight = tensors_[number];
+  Stored& stored = stored_[number];
+  const std::vector<std::string> names = scale_names(weight.name);
+  for (const std::string& name : names) {
+    const auto found = index_.find(name);
+    if (found == index_.end()) continue;
+    const TensorInfo& scale = tensors_[found->second];
+    PROLOGUE_ASSIGN_OR_RETURN(std::vector<float> scales, read_scales(found->second));
+    PROLOGUE_ASSIGN_OR_RETURN(QuantizedTensor tensor, QuantizedTensor::create(path_, weight.name, is_float, weight.shape,
+                                                                              scale.name, scale.shape, std::move(scales)));
+    weight.type = tensor.type();
+    weight.size_bytes = tensor.size_bytes();
+    stored.quantized = std::make_unique<QuantizedTensor>(std::move(tensor));
+    stored.scales.push_back(found->second);
+    break;
+  }
+  if (stored.quantized == nullptr) {
+    return data_loss(path_, ": tensor ", printable(weight.name), " has type ", weight.type_name,
+                     ", but its scales are missing: neither ", printable(names[0]), " nor ", printable(names[1]), " is there");
+  }
+  for (const std::string& name : ignored_scale_names(weight.name)) {
+    if (const auto found = index_.find(name); found != index_.end()) stored.scales.push_back(found->second);
+  }
+  return {};
+}
+
+Result<std::vector<float>> HuggingFaceDirectory::read_scales(size_t number) const {
+  const TensorInfo& scale = tensors_[number];
+  if (scale.type != GgmlType::f32 && scale.type != GgmlType::f16 && scale.type != GgmlType::bf16) {
+    return unsupported(path_, ": tensor ", printable(scale.name), " has type ", printable(scale.type_name),
+                       ": scales of weights must be F32, F16 or BF16");
+  }
+  std::vector<std::byte> bytes(static_cast<size_t>(scale.size_bytes));
+  std::vector<float> values(static_cast<size_t>(scale.num_elements()));
+  PROLOGUE_RETURN_IF_ERROR(read(scale, 0, scale.size_bytes, bytes.data()));
+  PROLOGUE_RETURN_IF_ERROR(dequantize_rows(scale.type, bytes.data(), 1, scale.num_elements(), DType::f32, values.data(), 1));
+  return values;
 }
 
 const TensorInfo* HuggingFaceDirectory::tensor(std::string_view name) const {
   const auto found = index_.find(name);
   if (found == index_.end()) return nullptr;
   used_[found->second] = true;
+  for (const size_t scale : stored_[found->second].scales) used_[scale] = true;
   return &tensors_[found->second];
 }
 
@@ -271,7 +326,13 @@ std::vector<std::string> HuggingFaceDirectory::unused_tensors() const {
 
 Status HuggingFaceDirectory::read(const TensorInfo& tensor, int64_t begin, int64_t size, void* out) const {
   const Stored& stored = stored_[static_cast<size_t>(&tensor - tensors_.data())];
-  return files_[stored.file].read(*stored.tensor, begin, size, out);
+  const SafetensorsFile& file = files_[stored.file];
+  if (stored.quantized == nullptr) return file.read(*stored.tensor, begin, size, out);
+  return catch_out_of_memory([&] {
+    return stored.quantized->read(begin, size, out, [&](int64_t first, int64_t count, void* codes) {
+      return file.read(*stored.tensor, first, count, codes);
+    });
+  });
 }
 
 Status HuggingFaceDirectory::check_unchanged() const {

@@ -11,6 +11,7 @@
 
 #include <prologue/engine/checkpoint/checkpoint.h>
 #include <prologue/engine/huggingface/json.h>
+#include <prologue/engine/huggingface/quantized_tensor.h>
 #include <prologue/engine/huggingface/safetensors.h>
 
 namespace prologue {
@@ -23,11 +24,14 @@ namespace prologue {
 //
 // Types are strict: no number is a flag, no text a number. A number without a fraction (4.0) is an integer. null means that the key is absent.
 //
+// A quantised weight and its scales (quantized_tensor.h) are one tensor, of the type f8_e4m3 or i8, or, if its rows are not whole blocks, f32.
+// The scales count as used when the weight does.
+//
 // Files may be symbolic links. Names in the index must be within the directory.
 class HuggingFaceDirectory final : public Checkpoint {
  public:
-  // not_found: there is no config.json, no weights, or a shard is missing. unsupported: the weights are in PyTorch's pickle format.
-  // data_loss: a file is inconsistent, or the index and the shards disagree about the tensors.
+  // not_found: there is no config.json, no weights, or a shard is missing. unsupported: the weights are in PyTorch's pickle format, or
+  // quantised in a way that is not supported. data_loss: a file is inconsistent, or the index and the shards disagree about the tensors.
   static Result<std::unique_ptr<HuggingFaceDirectory>> open(const std::string& directory);
 
   const std::string& directory() const { return directory_; }  // as it was given to open()
@@ -58,12 +62,17 @@ class HuggingFaceDirectory final : public Checkpoint {
   struct Stored {
     size_t file;  // index of files_
     const SafetensorsTensor* tensor;
+    std::unique_ptr<QuantizedTensor> quantized;  // null: as the file has it
+    std::vector<size_t> scales;                  // of its scales, and of those that are not applied: indices of tensors_
   };
 
   HuggingFaceDirectory() = default;
   Status open_files();
   Status open_shards(const std::string& index_path);
   void add_tensors();
+  Status add_scales(const QuantizationConfig& config);
+  Status add_scales(size_t number, bool is_float);
+  Result<std::vector<float>> read_scales(size_t number) const;
 
   const Json* value(std::string_view key) const;  // null: absent or null
   template <class T>

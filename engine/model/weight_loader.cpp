@@ -59,6 +59,8 @@ WeightFormat weight_format(GgmlType type) {
     case GgmlType::q4_k: return WeightFormat::q4_k;
     case GgmlType::q5_k: return WeightFormat::q5_k;
     case GgmlType::q6_k: return WeightFormat::q6_k;
+    case GgmlType::f8_e4m3: return WeightFormat::f8_e4m3;
+    case GgmlType::i8: return WeightFormat::i8;
     default: return WeightFormat::dense;
   }
 }

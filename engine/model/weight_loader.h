@@ -41,7 +41,7 @@ class WeightLoader {
   // `progress` is called with the fraction of the checkpoint's tensor bytes that has been loaded. The checkpoint must outlive this.
   // keep_quantized: a matrix whose tensors are all quantised stays so, and is only packed (kernels/base/weight_format.h), on the CPU as on
   // CUDA. These are converted all the same: matrices of experts, transposed ones, those with a row step, and those of more than
-  // kMaxWeightSegments tensors. The columns of packed matrices are whole blocks, so a multiple of 32, or of 256.
+  // kMaxWeightSegments tensors. The columns of packed matrices are whole blocks, so a multiple of 32, 128 or 256.
   WeightLoader(const Checkpoint& checkpoint, DType dtype, const Execution& execution, std::function<void(double)> progress,
                bool keep_quantized = false);
 

@@ -1,6 +1,7 @@
 #include <prologue/kernels/base/weight_format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include <prologue/kernels/base/divide_up.h>
@@ -37,6 +38,8 @@ constexpr Layout layout_of(WeightFormat format) {
     case WeightFormat::q4_k: return {{{2, 2}, {2, 2}, {12, 1}, {128, 4}}};
     case WeightFormat::q5_k: return {{{2, 2}, {2, 2}, {12, 1}, {32, 4}, {128, 4}}};
     case WeightFormat::q6_k: return {{{128, 4}, {64, 4}, {16, 1}, {2, 2}}};
+    case WeightFormat::f8_e4m3: return {{{4, 4}, {128, 4}}};
+    case WeightFormat::i8: return {{{4, 4}, {128, 4}}};
     case WeightFormat::dense: break;
   }
   return {};
@@ -139,6 +142,24 @@ void decode_q6_k(const uint8_t* block, float* out) {
   }
 }
 
+// Returns the value of a code of float8_e4m3fn; 0x7f and 0xff are 480 and -480.
+float e4m3_value(uint8_t code) {
+  // The bits below the exponent of 2^-7, or, without an exponent, of 2^-6, whose leading 1 is then subtracted.
+  const uint32_t magnitude = code & 0x7fu, bits = (magnitude << 20) + ((magnitude < 8 ? 121u : 120u) << 23);
+  auto value = std::bit_cast<float>(bits);
+  if (magnitude < 8) value -= 0.015625f;
+  return code < 128 ? value : -value;
+}
+
+void decode_128(WeightFormat format, const uint8_t* block, float* out) {
+  float scale;
+  std::memcpy(&scale, block, sizeof scale);
+  for (int i = 0; i < 128; ++i) {
+    const uint8_t code = block[4 + i];
+    out[i] = scale * (format == WeightFormat::f8_e4m3 ? e4m3_value(code) : static_cast<float>(static_cast<int8_t>(code)));
+  }
+}
+
 }  // namespace
 
 void unpack_block(WeightFormat format, const void* packed, int64_t cols, int64_t row, int64_t block, float* out) {
@@ -150,6 +171,7 @@ void unpack_block(WeightFormat format, const void* packed, int64_t cols, int64_t
     std::memcpy(bytes + at, source + in_group, static_cast<size_t>(size));
   });
   if (elements == 32) return decode_32(format, bytes, out);
+  if (elements == 128) return decode_128(format, bytes, out);
   if (format == WeightFormat::q6_k) return decode_q6_k(bytes, out);
   decode_parts(format, bytes, out);
 }

@@ -1,12 +1,19 @@
-// This file describes weights in the quantised block formats of GGUF files, as the library keeps them in memory: packed.
+// This file describes quantised weights in block formats, as the library keeps them in memory: packed.
 //
-// A row is a sequence of blocks of 32 or 256 values. A block has the fields that the file has, with the same bits: scale (float16),
-// minimum (float16), the scales of its parts, codes. Packing only reorders bytes, so that one instruction reads the same part of 16
-// rows: packed weights take the memory of the file's.
+// A row is a sequence of blocks of 32, 128 or 256 values. The formats of 32 and 256 are those of GGUF files: a block has the fields that the
+// file has, with the same bits: scale (float16), minimum (float16), the scales of its parts, codes. Packing only reorders bytes, so that
+// one instruction reads the same part of 16 rows: packed weights take the memory of the file's.
+//
+// The formats of 128 are those of Hugging Face checkpoints, where the scales are a tensor of their own: one for the tensor, for each row, or
+// for each 128 x 128 values. Here each block has its scale:
+//   f8_e4m3   scale (float32) | 128 codes, float8_e4m3fn
+//   i8        scale (float32) | 128 codes, int8
+// A value is scale * code, rounded to float32. The codes 0x7f and 0xff of f8_e4m3 are not NaN, as in float8_e4m3fn: they are 480 and -480.
+// (A loader should refuse them; the engine's does.)
 //
 //   rows      16 rows are a group; the last group is filled up with rows of zero bytes
 //   packed    [groups, blocks of a row, fields of a block in the file's order, pieces of the field, 16 rows] of pieces:
-//             2 bytes for scale and minimum, 1 byte for the scales of parts (Q4_K, Q5_K, Q6_K), 4 bytes for all others
+//             2 bytes for a float16 scale or minimum, 1 byte for the scales of parts (Q4_K, Q5_K, Q6_K), 4 bytes for all others
 #pragma once
 
 #include <cstdint>
@@ -19,15 +26,13 @@
 namespace prologue {
 
 // dense: not quantised, elements of a DType.
-enum class WeightFormat : int32_t { dense = 0, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k };
+enum class WeightFormat : int32_t { dense = 0, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k, f8_e4m3, i8 };
 
-constexpr bool weight_format_is_packed(WeightFormat format) {
-  return format >= WeightFormat::q8_0 && format <= WeightFormat::q6_k;
-}
+constexpr bool weight_format_is_packed(WeightFormat format) { return format >= WeightFormat::q8_0 && format <= WeightFormat::i8; }
 
 // Returns the values of a block.
 constexpr int64_t weight_block_elements(WeightFormat format) {
-  return format == WeightFormat::dense ? 1 : format < WeightFormat::q4_k ? 32 : 256;
+  return format == WeightFormat::dense ? 1 : format < WeightFormat::q4_k ? 32 : format < WeightFormat::f8_e4m3 ? 256 : 128;
 }
 
 // Returns the bytes of a block, or 0 for dense.
@@ -42,6 +47,8 @@ constexpr int64_t weight_block_bytes(WeightFormat format) {
     case WeightFormat::q4_k: return 2 + 2 + 12 + 128;
     case WeightFormat::q5_k: return 2 + 2 + 12 + 32 + 128;
     case WeightFormat::q6_k: return 128 + 64 + 16 + 2;
+    case WeightFormat::f8_e4m3: return 4 + 128;
+    case WeightFormat::i8: return 4 + 128;
   }
   return 0;
 }
@@ -57,6 +64,8 @@ constexpr const char* weight_format_name(WeightFormat format) {
     case WeightFormat::q4_k: return "q4_k";
     case WeightFormat::q5_k: return "q5_k";
     case WeightFormat::q6_k: return "q6_k";
+    case WeightFormat::f8_e4m3: return "f8_e4m3";
+    case WeightFormat::i8: return "i8";
   }
   return "unknown";
 }
@@ -84,7 +93,7 @@ struct PackedWeight {
   uint64_t reserved[2] = {};  // zeros: docs/versioning.md
 };
 
-//   blocks  [rows, cols / weight_block_elements] of blocks, as in the file, contiguous
+//   blocks  [rows, cols / weight_block_elements] of blocks, in the order of their fields (GGUF: as in the file), contiguous
 //   packed  packed_weight_bytes(format, rows, cols); must not overlap blocks
 //
 // Rows can be packed in pieces: all but the last have a multiple of 16 rows. rows = 0 and cols = 0 are no-ops.

@@ -25,13 +25,20 @@
 // context's workspace; the product is that of dense weights. (projection.h and qkv_prologue.h have kernels for up to 64 tokens, which round no
 // weight.)
 //
-// On the CPU x is quantised first, as llama.cpp does it, but with a float32 scale:
+// On the CPU x is quantised first (but not for f8_e4m3), as llama.cpp does it, but with a float32 scale:
 //   a block of x (32 values; 256 where the weights' blocks have 256) has the scale s = largest magnitude / 127 and the codes
 //   round(x / s), to nearest even; the scale is 0 if the largest magnitude is below 2^-100
 //   y[m, n] = sum over blocks of s * (what the block of weights is times the codes)  (+ bias[n])
 // Products with codes are added as integers, exactly; the sums of blocks are added in float32, in the order of k, with one rounding for
-// each product and each sum. So an element of y has the same bits for every M, number of threads and instruction set, whatever
-// batch_invariant is. A row of x with a NaN or an infinity gives a row of NaN; a block of weights whose scale or minimum is not finite
+// each product and each sum. (A block of 128 of i8 is four of these blocks, which have its scale.)
+//
+// f8_e4m3 is multiplied by x as float32, on the CPU, too: y[m, n] = sum over blocks of (even + odd) * 256 * scale  (+ bias[n]), where `even` is
+// the sum of (code / 256) * x over the even k of the block, in their order, and `odd` the same of the odd ones; each product and each sum is
+// rounded once.
+//
+// So an element of y has the same bits for every M, number of threads and instruction set, whatever
+// batch_invariant is. A row of x with a NaN or an infinity gives a row of NaN (with f8_e4m3: of NaN and infinities; products and sums that
+// float32 cannot hold are infinite there); a block of weights whose scale or minimum is not finite
 // gives NaN or infinities in its column only. An x_scale * scale that float32 cannot hold is infinite.
 //
 // The operation never throws, allocates or synchronises; on CUDA it can be captured into a graph.

@@ -121,6 +121,29 @@ inline Floats load_halves(const uint8_t* p) {
   return {{_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
            _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16)))}};
 }
+inline Floats load_floats(const uint8_t* p) {
+  return {{_mm256_loadu_ps(reinterpret_cast<const float*>(p)), _mm256_loadu_ps(reinterpret_cast<const float*>(p + 32))}};
+}
+// Sets values[i] to 2^-8 times code i of each row, a number of float8_e4m3fn, whose NaN are 480 and -480. Such a code has its exponent and
+// mantissa where a float16 has them, whose exponent is 8 less for the same number.
+inline void load_e4m3(const uint8_t* p, Floats (&values)[4]) {
+  for (int i = 0; i < 2; ++i) {
+    // From the codes of each row to the rows of each code: of four rows in each half, then of eight.
+    const __m256i by_code = _mm256_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15,  //
+                                             0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m256i codes = _mm256_permutevar8x32_epi32(
+        _mm256_shuffle_epi8(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32 * i)), by_code),
+        _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    for (int pair = 0; pair < 2; ++pair) {
+      const __m128i two = pair == 0 ? _mm256_castsi256_si128(codes) : _mm256_extracti128_si256(codes, 1);
+      // Sign-extended, the sign comes to bit 15, and to bit 14, too.
+      const __m256i halves =
+          _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(two), 7), _mm256_set1_epi16(INT16_MIN | 0x3f80));
+      values[2 * pair].v[i] = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
+      values[2 * pair + 1].v[i] = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
+    }
+  }
+}
 inline Floats add(Floats a, Floats b) { return {{_mm256_add_ps(a.v[0], b.v[0]), _mm256_add_ps(a.v[1], b.v[1])}}; }
 inline Floats subtract(Floats a, Floats b) { return {{_mm256_sub_ps(a.v[0], b.v[0]), _mm256_sub_ps(a.v[1], b.v[1])}}; }
 inline Floats multiply(Floats a, Floats b) { return {{_mm256_mul_ps(a.v[0], b.v[0]), _mm256_mul_ps(a.v[1], b.v[1])}}; }

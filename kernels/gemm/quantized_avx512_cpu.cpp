@@ -89,6 +89,23 @@ inline Ints load_row_int8(const uint8_t* p) {
 inline Floats broadcast(float x) { return {_mm512_set1_ps(x)}; }
 inline Floats to_floats(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
 inline Floats load_halves(const uint8_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}; }
+inline Floats load_floats(const uint8_t* p) { return {_mm512_loadu_ps(p)}; }
+// Sets values[i] to 2^-8 times code i of each row, a number of float8_e4m3fn, whose NaN are 480 and -480. Such a code has its exponent and
+// mantissa where a float16 has them, whose exponent is 8 less for the same number.
+inline void load_e4m3(const uint8_t* p, Floats (&values)[4]) {
+  // From the codes of each row to the rows of each code: of four rows in each quarter, then of all.
+  const __m512i by_code = _mm512_set4_epi32(0x0f0b0703, 0x0e0a0602, 0x0d090501, 0x0c080400);
+  const __m512i codes = _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15),
+                                                 _mm512_shuffle_epi8(_mm512_loadu_si512(p), by_code));
+  for (int pair = 0; pair < 2; ++pair) {
+    const __m256i two = pair == 0 ? _mm512_castsi512_si256(codes) : _mm512_extracti64x4_epi64(codes, 1);
+    // Sign-extended, the sign comes to bit 15, and to bit 14, too.
+    const __m512i halves =
+        _mm512_and_si512(_mm512_slli_epi16(_mm512_cvtepi8_epi16(two), 7), _mm512_set1_epi16(INT16_MIN | 0x3f80));
+    values[2 * pair].v = _mm512_cvtph_ps(_mm512_castsi512_si256(halves));
+    values[2 * pair + 1].v = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1));
+  }
+}
 inline Floats add(Floats a, Floats b) { return {_mm512_add_ps(a.v, b.v)}; }
 inline Floats subtract(Floats a, Floats b) { return {_mm512_sub_ps(a.v, b.v)}; }
 inline Floats multiply(Floats a, Floats b) { return {_mm512_mul_ps(a.v, b.v)}; }

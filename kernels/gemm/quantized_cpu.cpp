@@ -65,42 +65,63 @@ void quantize_row(const T* x, int64_t row, const QuantizedRows& rows) {
 }
 
 template <class T>
+void widen_row(const T* x, int64_t row, const QuantizedRows& rows) {
+  for (int64_t i = 0; i < rows.k; i += 8) widen8(x + i, rows.values + row * rows.k + i);
+}
+
+template <class T>
 void quantize_rows(const GemmParams& p, int64_t first, int64_t count, int64_t block, const QuantizedRows& rows,
                    int64_t num_threads) {
   const T* x = static_cast<const T*>(p.x) + first * p.x_stride;
   parallel_for(count, count * p.k < kSerialValues ? 1 : num_threads, [&](int64_t row) {
+    if (block == 1) widen_row<T>(x + row * p.x_stride, row, rows);
     if (block == 32) quantize_row<T, 32>(x + row * p.x_stride, row, rows);
     if (block == 256) quantize_row<T, 256>(x + row * p.x_stride, row, rows);
   });
 }
 
-// Holds quantised rows of x in the two sizes of blocks, as far as the weights need them.
+constexpr int64_t kXBlocks[] = {1, 32, 256};
+constexpr int kNumXBlocks = 3;
+
+constexpr int index_of_x_block(int64_t block) { return block == 1 ? 0 : block == 32 ? 1 : 2; }
+
+// Holds rows of x in blocks of each size of kXBlocks, as far as the weights need them.
 struct Operand {
-  QuantizedRows of_32, of_256;
+  QuantizedRows rows[kNumXBlocks];
   int64_t num_rows = 0;  // that the scratch has room for
 
-  const QuantizedRows& of(WeightFormat format) const { return weight_block_elements(format) == 32 ? of_32 : of_256; }
+  const QuantizedRows& of(WeightFormat format) const { return rows[index_of_x_block(x_block_elements(format))]; }
 };
 
-constexpr int64_t bytes_of_row(int64_t k, int64_t block) { return k + k / block * 4 + k / sum_elements(block) * 4; }
-static_assert(bytes_of_row(kMaxQuantizedK, 32) + bytes_of_row(kMaxQuantizedK, 256) <= kQuantizedScratchBytes);
+constexpr int64_t bytes_of_row(int64_t k, int64_t block) {
+  return block == 1 ? k * 4 : k + k / block * 4 + k / sum_elements(block) * 4;
+}
+static_assert(bytes_of_row(kMaxQuantizedK, 1) + bytes_of_row(kMaxQuantizedK, 32) + bytes_of_row(kMaxQuantizedK, 256) <=
+              kQuantizedScratchBytes);
 
 Operand place_operand(const GemmParams& p, void* scratch) {
-  bool needs[2] = {};
-  for (int32_t s = 0; s < p.packed.num_segments; ++s) needs[weight_block_elements(p.packed.segments[s].format) == 256] = true;
+  bool needs[kNumXBlocks] = {};
+  for (int32_t s = 0; s < p.packed.num_segments; ++s)
+    needs[index_of_x_block(x_block_elements(p.packed.segments[s].format))] = true;
+  int64_t row_bytes = 0;
+  for (int i = 0; i < kNumXBlocks; ++i) row_bytes += needs[i] ? bytes_of_row(p.k, kXBlocks[i]) : 0;
   Operand operand;
-  const int64_t row_bytes = (needs[0] ? bytes_of_row(p.k, 32) : 0) + (needs[1] ? bytes_of_row(p.k, 256) : 0);
-  operand.num_rows = std::min(p.m, kQuantizedScratchBytes / row_bytes);
+  operand.num_rows = std::min(p.m, std::max(int64_t{1}, kQuantizedRowsBytes / row_bytes));
   if (operand.num_rows < p.m) operand.num_rows -= operand.num_rows > kMaxHeight ? operand.num_rows % kMaxHeight : 0;
   auto* next = static_cast<unsigned char*>(scratch);
   const auto take = [&](auto*& array, int64_t count) {
     array = reinterpret_cast<std::remove_reference_t<decltype(array)>>(next);
     next += count * static_cast<int64_t>(sizeof *array);
   };
-  for (const int64_t block : {int64_t{32}, int64_t{256}}) {
-    if (!needs[block == 256]) continue;
-    QuantizedRows& rows = block == 32 ? operand.of_32 : operand.of_256;
+  for (int i = 0; i < kNumXBlocks; ++i) {
+    if (!needs[i]) continue;
+    const int64_t block = kXBlocks[i];
+    QuantizedRows& rows = operand.rows[i];
     rows.k = p.k;
+    if (block == 1) {
+      take(rows.values, operand.num_rows * p.k);
+      continue;
+    }
     take(rows.scales, operand.num_rows * (p.k / block));
     take(rows.sums, operand.num_rows * (p.k / sum_elements(block)));
     take(rows.codes, operand.num_rows * p.k);
@@ -150,8 +171,9 @@ void run(const GemmParams& p, const QuantizedKernels& kernels, void* scratch, in
   for (int32_t s = 0; s < p.packed.num_segments; ++s) num_groups += divide_up(p.packed.segments[s].rows, kGroupRows);
   for (int64_t first = 0; first < p.m; first += operand.num_rows) {
     const int64_t count = std::min(operand.num_rows, p.m - first);
-    if (operand.of_32.k > 0) quantize_rows<T>(p, first, count, 32, operand.of_32, num_threads);
-    if (operand.of_256.k > 0) quantize_rows<T>(p, first, count, 256, operand.of_256, num_threads);
+    for (int i = 0; i < kNumXBlocks; ++i) {
+      if (operand.rows[i].k > 0) quantize_rows<T>(p, first, count, kXBlocks[i], operand.rows[i], num_threads);
+    }
     const int64_t threads = count * num_groups * kGroupRows * p.k < kSerialWork ? 1 : num_threads;
     const int64_t parts = threads > 1 ? std::min(threads * kPartsPerThread, num_groups) : 1;
     parallel_for(parts, threads, [&](int64_t part) {

@@ -11,13 +11,19 @@
 
 namespace prologue::cpu {
 
-// Holds the rows of x as codes: x = scale of the block * code.
+// Holds the rows of x as codes: x = scale of the block * code; or, for f8_e4m3, as they are.
 struct QuantizedRows {
   int8_t* codes = nullptr;  // [rows, k]
   float* scales = nullptr;  // [rows, k / block], block = 32 or 256
   int32_t* sums = nullptr;  // [rows, k / sum_elements]: of adjacent codes
+  float* values = nullptr;  // [rows, k], where the others are null
   int64_t k = 0;
 };
+
+// Returns the values of a block of x by which a format is multiplied: 1 means that x is not quantised.
+constexpr int64_t x_block_elements(WeightFormat format) {
+  return format == WeightFormat::f8_e4m3 ? 1 : weight_block_elements(format) == 256 ? 256 : 32;
+}
 
 // Returns how many codes are added up together: those of a block of 32; of a block of 256, those of the smallest part that has a scale of
 // its own.
@@ -26,7 +32,7 @@ constexpr int64_t sum_elements(int64_t block) { return block == 32 ? 32 : 16; }
 // Computes y[rows, 16] = rows of x, from row `row` on, times the 16 rows of a group of packed weights.
 using GroupProduct = void (*)(const uint8_t* group, const QuantizedRows& x, int64_t row, float* y);
 
-constexpr int64_t kNumWeightFormats = static_cast<int64_t>(WeightFormat::q6_k);
+constexpr int64_t kNumWeightFormats = static_cast<int64_t>(WeightFormat::i8);
 constexpr int64_t kTileHeights[] = {8, 4, 2, 1};
 constexpr int64_t kNumTileHeights = 4;
 
@@ -41,9 +47,10 @@ PROLOGUE_API const QuantizedKernels* avx2_kernels();
 PROLOGUE_API const QuantizedKernels* avx512_kernels();  // AVX-512 with VNNI
 PROLOGUE_API const QuantizedKernels& fastest_kernels();
 
-// The scratch of quantized_gemm is enough for any k that validate() accepts.
+// The scratch of quantized_gemm is enough for a row of any k that validate() accepts. Several rows take no more than kQuantizedRowsBytes.
 inline constexpr int64_t kMaxQuantizedK = int64_t{1} << 20;
-inline constexpr int64_t kQuantizedScratchBytes = int64_t{3} << 20;
+inline constexpr int64_t kQuantizedRowsBytes = int64_t{3} << 20;
+inline constexpr int64_t kQuantizedScratchBytes = int64_t{7} << 20;
 
 // Runs a call with segments. `scratch` is aligned to 64 bytes.
 void quantized_gemm(const GemmParams& params, const QuantizedKernels& kernels, void* scratch, int64_t num_threads);

@@ -20,11 +20,13 @@ struct RowsAt {
   const int8_t* codes;
   const float* scales;
   const int32_t* sums;
+  const float* values;  // not quantised
   int64_t code_stride, scale_stride, sum_stride;
 
   const int8_t* code(int row) const { return codes + row * code_stride; }
-  float scale(int row) const { return scales[row * scale_stride]; }
+  float scale(int row, int i = 0) const { return scales[row * scale_stride + i]; }
   int32_t sum(int row, int i = 0) const { return sums[row * sum_stride + i]; }
+  const float* value(int row) const { return values + row * code_stride; }
 };
 
 constexpr int64_t kRows = 16;  // of a group
@@ -35,7 +37,7 @@ constexpr int64_t kPrefetchBytes = 8192;
 
 // A block is: scale | 32 x int8.
 struct Q8_0 {
-  static constexpr int64_t kBlock = 32, kBytes = 34;
+  static constexpr int64_t kBlock = 32, kXBlock = 32, kBytes = 34;
 
   template <int ROWS>
   static void add_block(const uint8_t* block, const RowsAt& x, Floats (&y)[ROWS]) {
@@ -53,7 +55,7 @@ struct Q8_0 {
 // A block is: scale | minimum, if MINIMUM | fifth bits, if FIFTH | 32 x 4 bits. Without a minimum, codes are signed.
 template <bool MINIMUM, bool FIFTH>
 struct Nibbles {
-  static constexpr int64_t kBlock = 32, kBytes = 2 + (MINIMUM ? 2 : 0) + (FIFTH ? 4 : 0) + 16;
+  static constexpr int64_t kBlock = 32, kXBlock = 32, kBytes = 2 + (MINIMUM ? 2 : 0) + (FIFTH ? 4 : 0) + 16;
   static constexpr int32_t kOffset = MINIMUM ? 0 : FIFTH ? 16 : 8;
 
   template <int ROWS>
@@ -89,7 +91,7 @@ struct Nibbles {
 // A block is: scale | minimum | scales and minimums of 8 parts | fifth bits, if FIFTH | 256 x 4 bits
 template <bool FIFTH>
 struct Parts {
-  static constexpr int64_t kBlock = 256, kBytes = 2 + 2 + 12 + (FIFTH ? 32 : 0) + 128;
+  static constexpr int64_t kBlock = 256, kXBlock = 256, kBytes = 2 + 2 + 12 + (FIFTH ? 32 : 0) + 128;
 
   // part_scale() and part_minimum() are those of part PART.
   template <int PART>
@@ -170,7 +172,7 @@ struct Parts {
 // values | scale. A half is four runs of 32 values; runs 0 and 1 are the low nibbles of the 64 bytes, runs 2 and 3 the high ones. Codes
 // have the offset 32.
 struct Q6K {
-  static constexpr int64_t kBlock = 256, kBytes = 210;
+  static constexpr int64_t kBlock = 256, kXBlock = 256, kBytes = 210;
 
   // Adds to `dots`: scale * (codes times those of x), for the two times 16 values of one run of a half.
   template <int RUN, int ROWS>
@@ -207,20 +209,76 @@ struct Q6K {
   }
 };
 
+// A block is: scale | 128 x int8. Each 32 of x have a scale.
+struct I8 {
+  static constexpr int64_t kBlock = 128, kXBlock = 32, kBytes = 132;
+
+  template <int ROWS>
+  static void add_block(const uint8_t* block, const RowsAt& x, Floats (&y)[ROWS]) {
+    const Floats scale = load_floats(block);
+    for (int part = 0; part < 4; ++part) {
+      Ints dots[ROWS];
+      for (int r = 0; r < ROWS; ++r) dots[r] = start_signed(x.sum(r, part));
+      for (int c = 8 * part; c < 8 * part + 8; ++c) {
+        const Bytes codes = load_bytes(block + 4 * kRows + 64 * c);
+        for (int r = 0; r < ROWS; ++r) dots[r] = add_dot_signed(dots[r], codes, x.code(r) + 4 * c);
+      }
+      for (int r = 0; r < ROWS; ++r) {
+        y[r] = add(y[r], multiply(to_floats(dots[r]), multiply(scale, broadcast(x.scale(r, part)))));
+      }
+    }
+  }
+};
+
+// A block is: scale | 128 x float8_e4m3fn. x is not quantised. The products of even k are one sum, those of odd k another one.
+struct F8 {
+  static constexpr int64_t kBlock = 128, kXBlock = 1, kBytes = 132;
+
+  template <int ROWS>
+  static void add_block(const uint8_t* block, const RowsAt& x, Floats (&y)[ROWS]) {
+    Floats even[ROWS], odd[ROWS];
+    for (int r = 0; r < ROWS; ++r) even[r] = odd[r] = broadcast(0.0f);
+    for (int c = 0; c < 32; ++c) {
+      Floats codes[4];
+      load_e4m3(block + 4 * kRows + 64 * c, codes);
+      for (int r = 0; r < ROWS; ++r) {
+        const float* const four = x.value(r) + 4 * c;
+        even[r] = add(even[r], multiply(codes[0], broadcast(four[0])));
+        odd[r] = add(odd[r], multiply(codes[1], broadcast(four[1])));
+        even[r] = add(even[r], multiply(codes[2], broadcast(four[2])));
+        odd[r] = add(odd[r], multiply(codes[3], broadcast(four[3])));
+      }
+    }
+    const Floats scale = load_floats(block);
+    const Floats to_codes = broadcast(256.0f);
+    for (int r = 0; r < ROWS; ++r) y[r] = add(y[r], multiply(multiply(add(even[r], odd[r]), to_codes), scale));
+  }
+};
+
 template <class Format, int ROWS>
 void product(const uint8_t* group, const QuantizedRows& x, int64_t row, float* y) {
-  constexpr int64_t kSum = sum_elements(Format::kBlock);
-  const int64_t num_blocks = x.k / Format::kBlock;
-  RowsAt at{x.codes + row * x.k, x.scales + row * num_blocks, x.sums + row * (x.k / kSum), x.k, num_blocks, x.k / kSum};
+  constexpr bool kQuantized = Format::kXBlock > 1;
+  constexpr int64_t kSum = sum_elements(Format::kXBlock);
+  const int64_t num_blocks = x.k / Format::kBlock, num_scales = x.k / Format::kXBlock, num_sums = x.k / kSum;
+  RowsAt at{nullptr, nullptr, nullptr, nullptr, x.k, num_scales, num_sums};
+  if constexpr (kQuantized) {
+    at.codes = x.codes + row * x.k, at.scales = x.scales + row * num_scales, at.sums = x.sums + row * num_sums;
+  } else {
+    at.values = x.values + row * x.k;
+  }
   Floats sums[ROWS];
   for (Floats& sum : sums) sum = broadcast(0.0f);
   for (int64_t b = 0; b < num_blocks; ++b) {
     for (int64_t line = 0; line < kRows * Format::kBytes; line += 64) __builtin_prefetch(group + kPrefetchBytes + line, 0, 2);
     Format::add_block(group, at, sums);
     group += kRows * Format::kBytes;
-    at.codes += Format::kBlock;
-    at.scales += 1;
-    at.sums += Format::kBlock / kSum;
+    if constexpr (kQuantized) {
+      at.codes += Format::kBlock;
+      at.scales += Format::kBlock / Format::kXBlock;
+      at.sums += Format::kBlock / kSum;
+    } else {
+      at.values += Format::kBlock;
+    }
   }
   for (int r = 0; r < ROWS; ++r) store(y + r * kRows, sums[r]);
 }
@@ -243,6 +301,8 @@ constexpr QuantizedKernels make_kernels(const char* instructions) {
   set_products<Parts<false>>(kernels.products[5]);
   set_products<Parts<true>>(kernels.products[6]);
   set_products<Q6K>(kernels.products[7]);
+  set_products<F8>(kernels.products[8]);
+  set_products<I8>(kernels.products[9]);
   return kernels;
 }
 

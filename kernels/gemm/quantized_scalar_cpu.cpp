@@ -116,6 +116,22 @@ inline Floats load_halves(const uint8_t* p) {
     return to_float(half);
   });
 }
+inline Floats load_floats(const uint8_t* p) {
+  Floats result;
+  std::memcpy(result.v, p, sizeof result.v);
+  return result;
+}
+// Sets values[i] to 2^-8 times code i of each row, a number of float8_e4m3fn, whose NaN are 480 and -480. Such a code has its exponent and
+// mantissa where a float16 has them, whose exponent is 8 less for the same number.
+inline void load_e4m3(const uint8_t* p, Floats (&values)[4]) {
+  for (int code = 0; code < 4; ++code) {
+    values[code] = each<Floats>([&](int i) {
+      Float16 half;
+      half.bits = static_cast<uint16_t>((p[4 * i + code] & 0x80) << 8 | (p[4 * i + code] & 0x7f) << 7);
+      return to_float(half);
+    });
+  }
+}
 inline Floats add(const Floats& a, const Floats& b) {
   return each<Floats>([&](int i) { return a.v[i] + b.v[i]; });
 }

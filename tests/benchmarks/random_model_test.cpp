@@ -5,12 +5,13 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
-#include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <numeric>
 #include <sstream>
 
 #include <prologue/engine/engine.h>
+#include <prologue/engine/gguf/dequantize.h>
 #include <prologue/engine/gguf/gguf.h>
 #include <prologue/engine/gguf/tokenizer_data.h>
 #include <prologue/engine/model/load_model.h>
@@ -32,7 +33,8 @@ class RandomModel : public testing::Test {
     bytes << std::ifstream(path_, std::ios::binary).rdbuf();
     return bytes.str();
   }
-  ~RandomModel() override { std::remove(path_.c_str()); }
+  void remove() const { std::filesystem::remove_all(path_); }
+  ~RandomModel() override { remove(); }
 
   const std::string path_ = testing::TempDir() + testing::UnitTest::GetInstance()->current_test_info()->name() + ".gguf";
 };
@@ -144,6 +146,7 @@ TEST_F(RandomModel, TheMixtureHasTheFormatsOfLlamaCpp) {
 TEST_F(RandomModel, EveryFormatGenerates) {
   const auto generate = [&](const ModelShape& shape, const std::string& format) {
     SCOPED_TRACE(format);
+    remove();
     write(shape, 1, 2, format);
     EngineOptions options;
     options.model_path = path_;
@@ -175,13 +178,48 @@ TEST_F(RandomModel, EveryFormatGenerates) {
   wide.ffn_size = 512;
   wide.num_q_heads = 16;
   for (const std::string& format : model_formats()) {
-    const std::string want = format == "bfloat16" ? "float32" : format == "q4_k_m" ? "q4_k and q6_k" : format;
+    const std::string want = format == "bfloat16"                    ? "float32"
+                             : format == "q4_k_m"                    ? "q4_k and q6_k"
+                             : format == "f8_e4m3" || format == "i8" ? format + " and float32"  // the embedding
+                                                                     : format;
     EXPECT_EQ(generate(wide, format), want);
   }
   const auto tiny =
       std::find_if(model_shapes().begin(), model_shapes().end(), [](const ModelShape& shape) { return shape.name == "tiny"; });
   ASSERT_NE(tiny, model_shapes().end());
   EXPECT_EQ(generate(*tiny, "q4_k_m"), "q8_0 and q5_0");
+}
+
+// The values are those of the checkpoint: code * scale.
+TEST_F(RandomModel, MatricesOf8BitsHaveTheDeviationOfBFloat16) {
+  ModelShape shape = small();
+  shape.hidden_size = 256;
+  shape.ffn_size = 1500;  // the last block of scales has fewer rows, and the rows of the last projection are not whole blocks
+  for (const std::string format : {"f8_e4m3", "i8"}) {
+    SCOPED_TRACE(format);
+    remove();
+    write(shape, 1, 2, format);
+    const auto directory = Checkpoint::open(path_);
+    ASSERT_TRUE(directory.ok()) << directory.status().message();
+    EXPECT_EQ((*directory)->tensor("model.embed_tokens.weight")->type, GgmlType::bf16);
+    for (const auto& [name, rows, columns] :
+         {std::tuple("model.layers.1.mlp.gate_proj.weight", 1500, 256), {"model.layers.0.mlp.down_proj.weight", 256, 1500}}) {
+      const TensorInfo* const tensor = (*directory)->tensor(name);
+      ASSERT_NE(tensor, nullptr);
+      EXPECT_EQ(tensor->type, columns == 1500 ? GgmlType::f32 : format == "i8" ? GgmlType::i8 : GgmlType::f8_e4m3);
+      std::vector<std::byte> bytes(static_cast<size_t>(tensor->size_bytes));
+      std::vector<float> values(static_cast<size_t>(1500 * 256));
+      ASSERT_TRUE((*directory)->read(*tensor, 0, tensor->size_bytes, bytes.data()).ok());
+      ASSERT_TRUE(dequantize_rows(tensor->type, bytes.data(), rows, columns, DType::f32, values.data(), 1).ok());
+      double sum = 0.0, squares = 0.0;
+      for (const float each : values) {
+        const double value = static_cast<double>(each) * std::sqrt(static_cast<double>(columns));
+        sum += value, squares += value * value;
+      }
+      EXPECT_NEAR(sum / (1500.0 * 256.0), 0.0, 0.01);
+      EXPECT_NEAR(squares / (1500.0 * 256.0), 1.0, format == "i8" ? 0.1 : 0.35);  // few blocks have a scale of their own
+    }
+  }
 }
 
 TEST_F(RandomModel, TheSameSeedGivesTheSameBytesWithAnyThreads) {
@@ -228,7 +266,10 @@ TEST_F(RandomModel, WhatCannotBeWrittenIsAnError) {
   EXPECT_EQ(write_random_model(shape, 1, "/dev/full", 2).message(),
             "/dev/full: this file cannot be written: No space left on device");
   EXPECT_EQ(write_random_model(shape, 1, path_, 1, "q3_k").message(),
-            "the format of the weights is q3_k: it must be bfloat16, a block format of GGUF or q4_k_m");
+            "the format of the weights is q3_k: it must be bfloat16, a block format of GGUF, q4_k_m, f8_e4m3 or i8");
+  EXPECT_EQ(
+      write_random_model(shape, 1, "/dev/null/model", 1, "i8").message().find("/dev/null/model: this directory cannot be made: "),
+      0u);
   shape.hidden_size = 80;
   EXPECT_EQ(write_random_model(shape, 1, path_, 1, "q4_k").message(),
             "token_embd.weight has rows of 80 weights: blocks of q5_0 have 32");

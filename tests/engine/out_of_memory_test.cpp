@@ -203,12 +203,19 @@ TEST_F(OutOfMemory, OpenAHuggingFaceDirectory) {
   const test::TemporaryDirectory directory(testing::TempDir());
   test::SafetensorsWriter shard;
   shard.add("a tensor with a long name", "F32", {2, 2}, std::vector<float>(4));
+  shard.add("a quantised tensor.weight", "F8_E4M3", {2, 128}, std::vector<uint8_t>(256));
+  shard.add("a quantised tensor.weight_scale", "BF16", {2, 1}, std::vector<uint16_t>(2));
   directory.write("1.safetensors", shard.bytes());
-  directory.write("model.safetensors.index.json", std::string(R"({"weight_map": {"a tensor with a long name": "1.safetensors"}})"));
-  directory.write("config.json", std::string(R"({"model_type": "a type that is longer than a short string", "list": [1, 2, [{}]]})"));
+  directory.write("model.safetensors.index.json", std::string(R"({"weight_map": {"a tensor with a long name": "1.safetensors",
+    "a quantised tensor.weight": "1.safetensors", "a quantised tensor.weight_scale": "1.safetensors"}})"));
+  directory.write("config.json", std::string(R"({"model_type": "a type that is longer than a short string", "list": [1, 2, [{}]],
+    "quantization_config": {"quant_method": "compressed-tensors", "format": "float-quantized",
+                            "config_groups": {"g": {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}}}})"));
   fail_each_allocation([&]() -> Status {
     PROLOGUE_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(directory.path()));
     PROLOGUE_RETURN_IF_ERROR(checkpoint->architecture().status());
+    unsigned char block[132];
+    PROLOGUE_RETURN_IF_ERROR(checkpoint->read(*checkpoint->tensor("a quantised tensor.weight"), 132, 132, block));
     const Status wrong = checkpoint->integers("list").status();
     return wrong.code() == StatusCode::data_loss ? Status() : wrong;
   });

@@ -17,6 +17,10 @@ const std::vector<std::string> kSamples = {
 "rope_scaling":{"rope_type":"llama3","factor":8.0,"low_freq_factor":1},"eos_token_id":[1,2],"layer_types":["a","b"]})",
     R"(c{"model_type":"gemma3","text_config":{"model_type":"gemma3_text","hidden_size":8,"rope_parameters":{"full_attention":
 {"rope_theta":1000000.0}},"x":null},"x":[true,false,3],"vision_config":{"hidden_size":4}})",
+    R"(c{"model_type":"llama","quantization_config":{"quant_method":"fp8","fmt":"e4m3","weight_block_size":[128,128]}})",
+    R"(c{"quantization_config":{"quant_method":"compressed-tensors","format":"naive-quantized","sparsity_config":{},"config_groups":
+{"group_0":{"weights":{"num_bits":8,"type":"int","strategy":"channel","symmetric":true,"block_structure":[128,128]}},"g":{"weights":
+{"num_bits":8,"type":"float","strategy":"tensor"}}}}})",
     R"(i{"metadata":{"total_size":8},"weight_map":{"a":"1.safetensors","b":"2.safetensors"}})",
     R"(i{"weight_map":{"b":"2.safetensors","a":"1.safetensors","c":"../x","d":"3"}})"};
 
@@ -38,15 +42,24 @@ const std::vector<std::string> kWords = {"\"model_type\"",
                                          "NaN",
                                          "\"a\":",
                                          "\\u0000",
-                                         "\"x\":"};
+                                         "\"x\":",
+                                         "\"quantization_config\":{",
+                                         "\"quant_method\":\"fp8\"",
+                                         "\"weights\":{"};
 
 // Two valid directories, of which one file is replaced in each run.
 struct Directories {
   Directories() {
     test::SafetensorsWriter a, b;
     a.add("a", "F32", {1}, std::vector<float>{1.0f});
+    test::SafetensorsWriter quantized = a;
+    quantized.add("f.weight", "F8_E4M3", {3, 128}, std::vector<uint8_t>(384, 0x38));
+    quantized.add("f.weight_scale", "F32", {3, 1}, std::vector<float>{1.0f, 2.0f, 3.0f});
+    quantized.add("f.input_scale", "F32", {}, std::vector<float>{1.0f});
+    quantized.add("i.weight", "I8", {2, 5}, std::vector<uint8_t>(10, 0x7f));
+    quantized.add("i.weight_scale", "BF16", {}, std::vector<uint16_t>{0x3f80});
     b.add("b", "F16", {2}, std::vector<uint16_t>{1, 2});
-    config.write("model.safetensors", a.bytes());
+    config.write("model.safetensors", quantized.bytes());
     index.write("config.json", std::string("{\"model_type\":\"llama\"}"));
     index.write("1.safetensors", a.bytes());
     index.write("2.safetensors", b.bytes());

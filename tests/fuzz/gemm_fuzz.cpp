@@ -25,7 +25,7 @@ std::vector<std::unique_ptr<GemmContext>> make_contexts() {
 
 // Weights in block formats: whole blocks, rows that add up to n.
 void choose_packed_weights(Choices& choices, MemoryMap& map, GemmParams& p) {
-  const int64_t elements = choices.chance(2) ? 32 : 256;
+  const int64_t elements = choices.chance(2) ? 32 : choices.chance(2) ? 128 : 256;
   p.k = choices.hostile() ? choices.size(0, 70) : elements * choices.integer(0, 3);
   p.packed.num_segments =
       static_cast<int32_t>(choices.hostile() ? choices.integer(-1, 5) : choices.integer(1, kMaxWeightSegments));
@@ -33,7 +33,11 @@ void choose_packed_weights(Choices& choices, MemoryMap& map, GemmParams& p) {
   for (int32_t s = 0; s < std::clamp(p.packed.num_segments, 0, kMaxWeightSegments); ++s) {
     PackedRows& segment = p.packed.segments[s];
     segment.format =
-        static_cast<WeightFormat>(choices.hostile() ? choices.integer(-1, 10) : choices.integer(1, elements == 32 ? 5 : 8));
+        static_cast<WeightFormat>(choices.hostile() ? choices.integer(-1, 12) : choices.integer(1, elements == 32 ? 5 : 8));
+    if (!choices.hostile() && elements >= 128 && choices.chance(2)) {
+      segment.format = choices.chance(2) ? WeightFormat::f8_e4m3 : WeightFormat::i8;
+    }
+    if (elements == 128 && weight_block_elements(segment.format) == 256) segment.format = WeightFormat::f8_e4m3;
     segment.rows = choices.size(0, 40);
     rows = plus(rows, segment.rows);
     const int64_t groups = segment.rows <= 0 ? 0 : (segment.rows - 1) / kPackedGroupRows + 1;

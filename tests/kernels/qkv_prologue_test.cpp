@@ -257,6 +257,7 @@ const std::vector<Formats> kPacked = {
     {WeightFormat::q5_1},
     {WeightFormat::q4_k, WeightFormat::q4_k, WeightFormat::q6_k},
     {WeightFormat::q5_k},
+    {WeightFormat::f8_e4m3, WeightFormat::i8, WeightFormat::f8_e4m3},
 };
 bool have_blocks(const Formats& formats, int64_t hidden_size) {
   return std::ranges::all_of(formats, [&](WeightFormat format) { return hidden_size % weight_block_elements(format) == 0; });
@@ -293,7 +294,9 @@ TEST(QkvPrologueTest, PackedWeightsOfManyTokensHaveTheBitsOfThePrologueAlone_cud
       PrologueCase c = case_of({num_tokens, 2, 1, 64, 512});
       c.norm = NormPlacement::before_rope;
       Projection p = whole_numbers(c, 512, normed);
-      pack(p, c, {WeightFormat::q4_k, WeightFormat::q5_0, WeightFormat::q6_k});
+      pack(p, c,
+           normed ? Formats{WeightFormat::q4_k, WeightFormat::q5_0, WeightFormat::q6_k}
+                  : Formats{WeightFormat::f8_e4m3, WeightFormat::q5_1, WeightFormat::i8});
       SCOPED_TRACE(c.describe());
       expect_prologue_of_projection<BFloat16>(Backend::cuda, c, p, Operations::automatic);
     }

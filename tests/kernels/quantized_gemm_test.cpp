@@ -77,13 +77,19 @@ Problem<T> make_problem(int64_t m, int64_t k, const std::vector<std::pair<Weight
 
 // Holds a row of x as the contract quantises it for a format.
 struct QuantizedRow {
-  std::vector<int> codes;
+  std::vector<double> codes;
   std::vector<double> scales;  // one for each code
 };
 
 template <class T>
-QuantizedRow quantized(const T* x, int64_t k, int64_t block) {
+QuantizedRow quantized(const T* x, int64_t k, WeightFormat format) {
   QuantizedRow row;
+  if (format == WeightFormat::f8_e4m3) {  // x as it is
+    for (int64_t i = 0; i < k; ++i) row.codes.push_back(static_cast<double>(to_float(x[i])));
+    row.scales.assign(static_cast<size_t>(k), 1.0);
+    return row;
+  }
+  const int64_t block = weight_block_elements(format) == 256 ? 256 : 32;
   for (int64_t first = 0; first < k; first += block) {
     float largest = 0.0f;
     bool finite = true;
@@ -94,7 +100,7 @@ QuantizedRow quantized(const T* x, int64_t k, int64_t block) {
     }
     for (int64_t i = first; i < first + block; ++i) {
       const bool zero = largest < std::ldexp(1.0f, -100);
-      row.codes.push_back(!finite || zero ? 0 : static_cast<int>(std::nearbyint(to_float(x[i]) * (127.0f / largest))));
+      row.codes.push_back(!finite || zero ? 0.0 : static_cast<double>(std::nearbyint(to_float(x[i]) * (127.0f / largest))));
       row.scales.push_back(!finite ? std::nan("") : zero ? 0.0 : static_cast<double>(largest / 127.0f));
     }
   }
@@ -106,16 +112,12 @@ template <class T>
 std::vector<Reference> reference(const Problem<T>& p) {
   const int64_t num_columns = p.n();
   std::vector<Reference> y(static_cast<size_t>(p.m * num_columns));
-  std::vector<QuantizedRow> of_32, of_256;
-  for (int64_t m = 0; m < p.m; ++m) {
-    of_32.push_back(quantized(p.x.data() + m * p.x_stride, p.k, 32));
-    of_256.push_back(p.k % 256 == 0 ? quantized(p.x.data() + m * p.x_stride, p.k, 256) : QuantizedRow());
-  }
   int64_t column = 0;
   for (const Segment& segment : p.segments) {
     const int64_t elements = weight_block_elements(segment.format),
                   row_bytes = p.k / elements * weight_block_bytes(segment.format);
-    const std::vector<QuantizedRow>& x = elements == 32 ? of_32 : of_256;
+    std::vector<QuantizedRow> x;
+    for (int64_t m = 0; m < p.m; ++m) x.push_back(quantized(p.x.data() + m * p.x_stride, p.k, segment.format));
     for (int64_t n = 0; n < segment.rows; ++n, ++column) {
       for (int64_t i = 0; i < p.k; ++i) {
         const auto w = oracle::weight_value(segment.format, segment.blocks.data() + n * row_bytes, i);
@@ -233,14 +235,15 @@ TEST_P(QuantizedGemmTest, SegmentsOfSeveralFormats) {
     for (const auto& segments : std::vector<std::vector<std::pair<WeightFormat, int64_t>>>{
              {{WeightFormat::q4_k, 33}, {WeightFormat::q6_k, 7}},
              {{WeightFormat::q4_k, 5}, {WeightFormat::q8_0, 20}, {WeightFormat::q5_1, 16}, {WeightFormat::q6_k, 3}},
-             {{WeightFormat::q4_1, 17}, {WeightFormat::q4_1, 0}, {WeightFormat::q4_1, 18}}}) {
+             {{WeightFormat::q4_1, 17}, {WeightFormat::q4_1, 0}, {WeightFormat::q4_1, 18}},
+             {{WeightFormat::f8_e4m3, 17}, {WeightFormat::i8, 16}, {WeightFormat::q5_k, 3}, {WeightFormat::f8_e4m3, 5}}}) {
       const auto problem = make_problem<float>(m, 512, segments, true, seed++);
       expect_close(run<float, float>(backend(), *context_, problem), reference(problem), problem.n(), "y", steps_for(512));
     }
   }
 }
 
-// Quantising x has this cost: each value is off by half a step of its block at most.
+// Quantising x has this cost: each value is off by half a step of its block at most. (f8_e4m3 takes x as it is.)
 TEST_P(QuantizedGemmTest, IsCloseToTheProductWithXAsItIs) {
   for (const WeightFormat format : kWeightFormats) {
     const auto problem = make_problem<float>(3, 512, {{format, 20}}, false, 7);
@@ -248,13 +251,14 @@ TEST_P(QuantizedGemmTest, IsCloseToTheProductWithXAsItIs) {
     const int64_t block = weight_block_elements(format), row_bytes = 512 / block * weight_block_bytes(format);
     for (int64_t m = 0; m < 3; ++m) {
       const float* x = problem.x.data() + m * problem.x_stride;
-      const QuantizedRow q = quantized(x, 512, block);
+      const QuantizedRow q = quantized(x, 512, format);
+      const double half_step = format == WeightFormat::f8_e4m3 ? 0.0 : 0.5001;
       for (int64_t n = 0; n < 20; ++n) {
         double sum = 0.0, allowed = 0.0;
         for (int64_t i = 0; i < 512; ++i) {
           const double w = oracle::weight_value(format, problem.segments[0].blocks.data() + n * row_bytes, i).value();
           sum += w * static_cast<double>(x[i]);
-          allowed += std::fabs(w) * (0.5001 * q.scales[static_cast<size_t>(i)] + 1e-5 * std::fabs(static_cast<double>(x[i])));
+          allowed += std::fabs(w) * (half_step * q.scales[static_cast<size_t>(i)] + 1e-5 * std::fabs(static_cast<double>(x[i])));
         }
         EXPECT_NEAR(static_cast<double>(got[static_cast<size_t>(m * 20 + n)]), sum, allowed) << weight_format_name(format);
       }
@@ -294,7 +298,7 @@ TEST_P(QuantizedGemmTest, ExtremeCodes) {
       std::vector<uint8_t>& blocks = problem.segments[0].blocks;
       std::fill(blocks.begin(), blocks.end(), static_cast<uint8_t>(byte));
       for (size_t at = 0; at < blocks.size(); at += static_cast<size_t>(weight_block_bytes(format))) {
-        set_half(&blocks[at] + scale_at(format), 0.25f);
+        set_scale(format, &blocks[at], 0.25f);
         if (minimum_at(format) >= 0) set_half(&blocks[at] + minimum_at(format), -0.5f);
       }
       for (int64_t i = 0; i < 512; ++i) {
@@ -314,7 +318,9 @@ TEST_P(QuantizedGemmTest, ExtremeCodes) {
 TEST_P(QuantizedGemmTest, LargeAndSmallX) {
   for (const WeightFormat format : kWeightFormats) {
     Problem<float> problem = make_problem<float>(6, 256, {{format, 16}}, false, 17);
-    const float factors[] = {1e35f, 1e-25f, 1e-29f, 1e-31f, 1e-38f, 1e-44f};  // 2^-100 is 7.9e-31
+    // 2^-100 is 7.9e-31. A sum of products with codes up to 480 must not reach 3.4e38.
+    const float largest = format == WeightFormat::f8_e4m3 ? 1e33f : 1e35f;
+    const float factors[] = {largest, 1e-25f, 1e-29f, 1e-31f, 1e-38f, 1e-44f};
     for (int64_t m = 0; m < 6; ++m) {
       for (int64_t i = 0; i < 256; ++i) problem.x[static_cast<size_t>(m * problem.x_stride + i)] *= factors[m];
     }
@@ -327,7 +333,7 @@ TEST_P(QuantizedGemmTest, LargeAndSmallX) {
   }
 }
 
-// A NaN or an infinity in one row of x makes that row NaN; in the scale of one row of weights, that column not finite.
+// A NaN or an infinity in one row of x makes that row NaN (f8_e4m3: not finite); in the scale of one row of weights, that column not finite.
 TEST_P(QuantizedGemmTest, NonFiniteValuesStayWhereTheyBelong) {
   for (const WeightFormat format : kWeightFormats) {
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
@@ -337,20 +343,55 @@ TEST_P(QuantizedGemmTest, NonFiniteValuesStayWhereTheyBelong) {
         problem.x[static_cast<size_t>(problem.x_stride + 300)] = bad;
         problem.x[static_cast<size_t>(3 * problem.x_stride + 511)] = -bad;
         const int64_t block = weight_block_elements(format), row_bytes = 512 / block * weight_block_bytes(format);
-        set_half(&problem.segments[0].blocks[static_cast<size_t>(20 * row_bytes)] +
-                     (in_minimum ? minimum_at(format) : scale_at(format)),
-                 bad);
+        uint8_t* const first_block = &problem.segments[0].blocks[static_cast<size_t>(20 * row_bytes)];
+        if (in_minimum) {
+          set_half(first_block + minimum_at(format), bad);
+        } else {
+          set_scale(format, first_block, bad);
+        }
         const auto got = run<float, float>(backend(), *context_, problem);
         for (int64_t m = 0; m < 5; ++m) {
           for (int64_t n = 0; n < 21; ++n) {
             const float value = got[static_cast<size_t>(m * 21 + n)];
             if (m == 1 || m == 3) {
-              EXPECT_TRUE(std::isnan(value)) << weight_format_name(format) << " " << m << ", " << n;
+              EXPECT_TRUE(format == WeightFormat::f8_e4m3 ? !std::isfinite(value) : std::isnan(value))
+                  << weight_format_name(format) << " " << m << ", " << n;
             } else {
               EXPECT_EQ(std::isfinite(value), n != 20) << weight_format_name(format) << " " << m << ", " << n;
             }
           }
         }
+      }
+    }
+  }
+}
+
+// The longest rows, with x in every form at once: the scratch has room for one of them.
+TEST_P(QuantizedGemmTest, TheLongestRows) {
+  constexpr int64_t kLongest = int64_t{1} << 20;
+  const auto problem = make_problem<BFloat16>(
+      2, kLongest, {{WeightFormat::f8_e4m3, 1}, {WeightFormat::q8_0, 1}, {WeightFormat::q6_k, 1}, {WeightFormat::i8, 1}}, true,
+      37);
+  expect_close(run<BFloat16, float>(backend(), *context_, problem), reference(problem), problem.n(), "y", steps_for(kLongest));
+}
+
+// Every code of f8_e4m3 and of i8 with every instruction set, alone: x is 1 at one channel, and the scale a power of two.
+TEST_P(QuantizedGemmTest, EveryCodeOfABlockOf128IsItsValue) {
+  for (const WeightFormat format : {WeightFormat::f8_e4m3, WeightFormat::i8}) {
+    Problem<float> problem = make_problem<float>(8, 128, {{format, 256}}, false, 31);
+    for (size_t code = 0; code < 256; ++code) {
+      uint8_t* const block = &problem.segments[0].blocks[132 * code];
+      std::memset(block + 4, static_cast<int>(code), 128);
+      set_scale(format, block, 0.25f);
+    }
+    for (int64_t i = 0; i < 8 * problem.x_stride; ++i) problem.x[static_cast<size_t>(i)] = 0.0f;
+    for (int64_t m = 0; m < 8; ++m) problem.x[static_cast<size_t>(m * problem.x_stride + 17 * m)] = 127.0f;
+    const auto got = run<float, float>(backend(), *context_, problem);
+    for (int64_t code = 0; code < 256; ++code) {
+      const double value = oracle::weight_value(format, &problem.segments[0].blocks[static_cast<size_t>(132 * code)], 0).value();
+      for (int64_t m = 0; m < 8; ++m) {
+        ASSERT_EQ(static_cast<double>(got[static_cast<size_t>(m * 256 + code)]), 127.0 * value)
+            << weight_format_name(format) << code;
       }
     }
   }
@@ -385,7 +426,9 @@ void expect_dense_rows() {
   uint64_t seed = 200;
   for (const WeightFormat format : kWeightFormats) {
     const int64_t block = weight_block_elements(format);
-    for (const int64_t k : block == 32 ? std::vector<int64_t>{32, 96, 160, 576, 1152} : std::vector<int64_t>{256, 768, 1280}) {
+    for (const int64_t k : block == 32    ? std::vector<int64_t>{32, 96, 160, 576, 1152}
+                           : block == 128 ? std::vector<int64_t>{128, 384, 1152}
+                                          : std::vector<int64_t>{256, 768, 1280}) {
       const Segment segment = {format, kRows, random_blocks(format, kRows, k, ++seed)};
       const int64_t row_bytes = k / block * weight_block_bytes(format);
       for (const auto& [first, count] :
@@ -453,6 +496,8 @@ TEST_P(QuantizedGemmRefusals, RefusesWhatBreaksTheContract) {
        StatusCode::invalid_argument, "packed.segments[0].format is unknown: it must be one of the block formats"},
       {"k", [](auto& p) { p.packed.segments[1].format = WeightFormat::q4_k; }, StatusCode::invalid_argument,
        "k is 64: q4_k needs a multiple of 256"},
+      {"k of 128", [](auto& p) { p.packed.segments[1].format = WeightFormat::i8; }, StatusCode::invalid_argument,
+       "k is 64: i8 needs a multiple of 128"},
       {"large k", [](auto& p) { p.x_stride = p.k = (int64_t{1} << 20) + 32; }, StatusCode::unsupported,
        "k is 1048608: with packed weights it must be at most 1048576"},
       {"rows", [](auto& p) { p.packed.segments[0].rows = -1; }, StatusCode::invalid_argument,

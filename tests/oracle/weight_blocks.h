@@ -1,4 +1,4 @@
-// This file has values of GGUF's quantised blocks, one at a time, in float64: from the description of the formats.
+// This file has values of quantised blocks, one at a time, in float64: from the descriptions of GGUF's formats and of float8_e4m3fn.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace prologue::test::oracle {
 // value = scale * code - minimum.
 struct WeightValue {
   double scale;
-  int code;
+  double code;  // an integer, or a number of float8_e4m3fn
   double minimum;
 
   double value() const { return scale * code - minimum; }

@@ -1,4 +1,4 @@
-// This file makes random rows of quantised weights, as files have them.
+// This file makes random rows of quantised weights, as GGUF files have them, or with the scale in each block (weight_format.h).
 #pragma once
 
 #include <cstring>
@@ -11,8 +11,9 @@
 
 namespace prologue::test {
 
-inline constexpr WeightFormat kWeightFormats[] = {WeightFormat::q8_0, WeightFormat::q4_0, WeightFormat::q4_1, WeightFormat::q5_0,
-                                                  WeightFormat::q5_1, WeightFormat::q4_k, WeightFormat::q5_k, WeightFormat::q6_k};
+inline constexpr WeightFormat kWeightFormats[] = {
+    WeightFormat::q8_0, WeightFormat::q4_0, WeightFormat::q4_1, WeightFormat::q5_0,    WeightFormat::q5_1,
+    WeightFormat::q4_k, WeightFormat::q5_k, WeightFormat::q6_k, WeightFormat::f8_e4m3, WeightFormat::i8};
 
 inline void set_half(uint8_t* bytes, float value) {
   const Float16 half = to_float16(value);
@@ -28,6 +29,15 @@ inline int64_t minimum_at(WeightFormat format) {
              : -1;
 }
 
+inline bool has_float_scale(WeightFormat format) { return format == WeightFormat::f8_e4m3 || format == WeightFormat::i8; }
+inline void set_scale(WeightFormat format, uint8_t* block, float value) {
+  if (has_float_scale(format)) {
+    std::memcpy(block, &value, sizeof value);
+  } else {
+    set_half(block + scale_at(format), value);
+  }
+}
+
 // Makes blocks with any codes and scales of parts, and scales and minimums of either sign.
 inline std::vector<uint8_t> random_blocks(WeightFormat format, int64_t rows, int64_t cols, uint64_t seed) {
   Random random(seed);
@@ -36,7 +46,7 @@ inline std::vector<uint8_t> random_blocks(WeightFormat format, int64_t rows, int
   for (uint8_t& byte : blocks) byte = static_cast<uint8_t>(random.bits());
   for (size_t at = 0; at < blocks.size(); at += static_cast<size_t>(bytes)) {
     uint8_t* const block = blocks.data() + at;
-    set_half(block + scale_at(format), static_cast<float>(0.01 * random.normal()));
+    set_scale(format, block, static_cast<float>(0.01 * random.normal()));
     if (minimum_at(format) >= 0) set_half(block + minimum_at(format), static_cast<float>(0.05 * random.normal()));
   }
   return blocks;
@@ -50,10 +60,19 @@ inline std::vector<uint8_t> whole_blocks(WeightFormat format, int64_t rows, int6
   const int64_t bytes = weight_block_bytes(format), elements = weight_block_elements(format);
   for (size_t at = 0; at < blocks.size(); at += static_cast<size_t>(bytes)) {
     uint8_t* const block = blocks.data() + at;
-    set_half(block + scale_at(format), elements == 256 || random.integer(0, 7) == 0 ? 1.0f : 0.0f);
+    set_scale(format, block, elements == 256 || random.integer(0, 7) == 0 ? 1.0f : 0.0f);
     if (minimum_at(format) >= 0) set_half(block + minimum_at(format), static_cast<float>(random.integer(0, 1)));
     if (format == WeightFormat::q8_0) {
       for (int64_t i = 2; i < bytes; ++i) block[i] = static_cast<uint8_t>(random.integer(-4, 4));
+    }
+    if (format == WeightFormat::i8) {
+      for (int64_t i = 4; i < bytes; ++i) block[i] = static_cast<uint8_t>(random.integer(-4, 4));
+    }
+    if (format == WeightFormat::f8_e4m3) {
+      constexpr uint8_t kZeroToFour[] = {0x00, 0x38, 0x40, 0x44, 0x48};
+      for (int64_t i = 4; i < bytes; ++i) {
+        block[i] = static_cast<uint8_t>(kZeroToFour[random.integer(0, 4)] | random.integer(0, 1) << 7);
+      }
     }
     const bool has_parts = format == WeightFormat::q4_k || format == WeightFormat::q5_k;
     for (int64_t i = 0; has_parts && i < 12;

@@ -38,8 +38,10 @@ class PackedUnitValues {
         if (Format::kTwoScales && half == 1) scale = row == 0 ? scales.other_low : scales.other_high;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {  // channels 0 and 2 are a pair, then 1 and 3
-          const float code = byte_as_float(pairs[2 * half + i % 2], i / 2 * 2, Format::kOffset);
-          result.values[row][half][i] = Format::kHasMinimum ? __fmaf_rn(scale, code, minimum) : __fmul_rn(scale, code);
+          const uint32_t pair = pairs[2 * half + i % 2];
+          const float number =
+              Format::kFloatCodes ? float_of_e4m3(pair >> (i / 2 * 16)) : byte_as_float(pair, i / 2 * 2, Format::kOffset);
+          result.values[row][half][i] = Format::kHasMinimum ? __fmaf_rn(scale, number, minimum) : __fmul_rn(scale, number);
         }
       }
     }

@@ -14,7 +14,7 @@
 //   codes<kBase, kOrder>(words, slice, lane, unit % 2)  of a slice of the unit, 0 <= slice < kSlices, with the bits of kBase above each
 //   scales(words, unit % 2)                             of the unit's only slice, or (kShares) of slice lane % 4
 //
-// A weight is (code - kOffset) * scale + minimum.
+// A weight is (code - kOffset) * scale + minimum. If kFloatCodes, codes<0> has codes of float8_e4m3fn, and a weight is their value * scale.
 #pragma once
 
 #include <cstdint>
@@ -86,9 +86,9 @@ __device__ inline float byte_as_float(uint32_t word) {
 // are channels of the first half of the block.
 template <bool kMinimum, bool kFifth>
 struct PackedNibbles {
-  static constexpr int kSlices = 1;  // of a unit
+  static constexpr int kSlices = 1, kBlockUnits = 1;  // slices of a unit, units of a block
   static constexpr int kWords = 3 + (kMinimum ? 1 : 0) + (kFifth ? 2 : 0);
-  static constexpr bool kHasMinimum = kMinimum, kTwoScales = false, kShares = false;
+  static constexpr bool kHasMinimum = kMinimum, kTwoScales = false, kShares = false, kFloatCodes = false;
   static constexpr int kOffset = kMinimum ? 0 : kFifth ? 16 : 8;
   static constexpr int kMinimumAt = 32, kFifthAt = kMinimum ? 64 : 32, kCodesAt = kFifthAt + (kFifth ? 64 : 0);
   static constexpr int kGroupBytes = kCodesAt + 256;
@@ -139,8 +139,8 @@ struct PackedNibbles {
 };
 
 struct PackedQ8_0 {
-  static constexpr int kSlices = 1, kWords = 5;
-  static constexpr bool kHasMinimum = false, kTwoScales = false, kShares = false;
+  static constexpr int kSlices = 1, kBlockUnits = 1, kWords = 5;
+  static constexpr bool kHasMinimum = false, kTwoScales = false, kShares = false, kFloatCodes = false;
   static constexpr int kOffset = 128;  // codes are signed in memory: 0 to 255 is what codes() makes of them
   static constexpr int kGroupBytes = 32 + 512;
 
@@ -189,9 +189,9 @@ struct PackedQ8_0 {
 // 256 x 4 bits. A unit is half of a block. A word of codes has the channels of two parts, in low and high nibbles.
 template <bool kFifth>
 struct PackedParts {
-  static constexpr int kSlices = 4;
+  static constexpr int kSlices = 4, kBlockUnits = 2;
   static constexpr int kWords = 8 + 2 + 3 + (kFifth ? 4 : 0);
-  static constexpr bool kHasMinimum = true, kTwoScales = false, kShares = true;
+  static constexpr bool kHasMinimum = true, kTwoScales = false, kShares = true, kFloatCodes = false;
   static constexpr int kOffset = 0;
   static constexpr int kFifthAt = 256, kCodesAt = kFifthAt + (kFifth ? 512 : 0), kGroupBytes = kCodesAt + 2048;
 
@@ -255,8 +255,8 @@ struct PackedParts {
 // Blocks of 256 channels: 256 x 4 bits | 256 x 2 upper bits | a scale of 8 bits for each 16 channels | scale. A unit is half of a block,
 // whose four runs of 32 channels are the slices.
 struct PackedQ6_K {
-  static constexpr int kSlices = 4, kWords = 8 + 4 + 2 + 1;
-  static constexpr bool kHasMinimum = false, kTwoScales = true, kShares = true;
+  static constexpr int kSlices = 4, kBlockUnits = 2, kWords = 8 + 4 + 2 + 1;
+  static constexpr bool kHasMinimum = false, kTwoScales = true, kShares = true, kFloatCodes = false;
   static constexpr int kOffset = 32;
   static constexpr int kGroupBytes = 16 * 210, kUpperAt = 2048, kScalesAt = 3072, kScaleAt = 3328;
 
@@ -308,6 +308,57 @@ struct PackedQ6_K {
   }
 };
 
+// Blocks of 128 channels: scale (float32) | 128 codes of 8 bits, float8_e4m3fn if kFloat, int8 otherwise. A unit is a quarter of a block.
+template <bool kFloat>
+struct PackedBytes {
+  static constexpr int kSlices = 1, kBlockUnits = 4, kWords = 4 + 2;
+  static constexpr bool kHasMinimum = false, kTwoScales = false, kShares = false, kFloatCodes = kFloat;
+  static constexpr int kOffset = kFloat ? 0 : 128;  // as of PackedQ8_0
+  static constexpr int kCodesAt = 64, kGroupBytes = kCodesAt + 2048;
+
+  template <ChannelOrder kOrder>
+  __device__ static void load(uint32_t (&words)[kWords], const char* group, int unit, int lane) {
+    const char* const block = group + unit / kBlockUnits * int64_t{kGroupBytes};
+    const int rows = lane / 4, first_piece = unit % kBlockUnits * 8;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      uint32_t codes[2];
+      load_codes<kOrder>(codes, block + kCodesAt + (first_piece + 4 * i) * 64, lane);
+      words[2 * i] = codes[0], words[2 * i + 1] = codes[1];
+    }
+    uint32_t scales[2];
+    load_words(scales, block + rows * 8);
+    words[4] = scales[0], words[5] = scales[1];
+  }
+
+  template <uint32_t kBase, ChannelOrder kOrder>
+  __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int, int, int) {
+    constexpr uint32_t kBits = 0x00ff00ffu, kSigns = kFloat ? 0 : 0x00800080u;
+    PackedCodes codes = signed_codes(words);
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+      codes.low[pair] = and_xor(codes.low[pair], kBits, kBase ^ kSigns);
+      codes.high[pair] = and_xor(codes.high[pair], kBits, kBase ^ kSigns);
+    }
+    return codes;
+  }
+  // The same as they are in memory, with other bits above.
+  __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords]) {
+    PackedCodes codes;
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+      codes.low[pair] = words[pair / 2 * 2] >> (pair % 2 * 8), codes.high[pair] = words[pair / 2 * 2 + 1] >> (pair % 2 * 8);
+    }
+    return codes;
+  }
+
+  __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
+    PackedScales s;
+    s.low = __uint_as_float(words[4]), s.high = __uint_as_float(words[5]);
+    return s;
+  }
+};
+
 // Calls visit(FORMAT()) with the struct of a packed format. The branch is uniform over a warp.
 template <class Visit>
 __device__ inline void with_packed_format(WeightFormat format, const Visit& visit) {
@@ -320,6 +371,8 @@ __device__ inline void with_packed_format(WeightFormat format, const Visit& visi
     case WeightFormat::q4_k: return visit(PackedParts<false>());
     case WeightFormat::q5_k: return visit(PackedParts<true>());
     case WeightFormat::q6_k: return visit(PackedQ6_K());
+    case WeightFormat::f8_e4m3: return visit(PackedBytes<true>());
+    case WeightFormat::i8: return visit(PackedBytes<false>());
     case WeightFormat::dense: return;
   }
 }
@@ -355,6 +408,26 @@ constexpr uint32_t two_of(int value) {
   return one | one << 16;
 }
 
+// Returns two codes of float8_e4m3fn, in bits 0 to 7 and 16 to 23 (other bits are ignored), as T. Both types hold each value exactly. 0x7f and
+// 0xff are 480 and -480 (weight_format.h), which the GPU's conversion would make NaN. Exponent and mantissa go where T has them, as a number that
+// is too small by a power of two.
+template <class T>
+__device__ inline uint32_t pairs_of_e4m3(uint32_t codes) {
+  const uint32_t signs = (codes & 0x00800080u) << 8;
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    constexpr uint32_t kTwoTo120 = 0x7b807b80u;
+    return multiply_pairs<T>(and_or(codes << 4, 0x07f007f0u, signs), kTwoTo120);
+  } else {
+    constexpr uint32_t kTwoTo8 = 0x5c005c00u;
+    return multiply_pairs<T>(and_or(codes << 7, 0x3f803f80u, signs), kTwoTo8);
+  }
+}
+// Returns one code, in the lowest 8 bits, as a float.
+__device__ inline float float_of_e4m3(uint32_t code) {
+  constexpr uint32_t kTwoTo120 = 0x7b800000u;
+  return __fmul_rn(__uint_as_float((code & 0x7fu) << 20 | (code & 0x80u) << 24), __uint_as_float(kTwoTo120));
+}
+
 // Holds a slice as the first operands of two products, and its factors.
 template <class T, class Format>
 struct PackedSlice {
@@ -367,13 +440,15 @@ struct PackedSlice {
     // A code of eight bits would reach into the exponent of bfloat16's base: its lower seven bits go there, and 128 less if the eighth is set.
     constexpr bool kIsWide = Format::kOffset == 128 && kCodeBaseValue<T> == 128;
     PackedCodes codes;
-    if constexpr (kIsWide) {
+    if constexpr (kIsWide || Format::kFloatCodes) {
       codes = Format::signed_codes(words);
     } else {
       codes = Format::template codes<kCodeBase<T>, ChannelOrder::as_packed>(words, slice, lane, half);
     }
     const auto operand = [](uint32_t code) {
-      if constexpr (Format::kHasMinimum) {
+      if constexpr (Format::kFloatCodes) {
+        return pairs_of_e4m3<T>(code);
+      } else if constexpr (Format::kHasMinimum) {
         return code;
       } else if constexpr (kIsWide) {
         return subtract_pairs<T>(and_or(code, 0x007f007fu, kCodeBase<T>), and_or(code, 0x00800080u, kCodeBase<T>));

@@ -28,8 +28,8 @@ __host__ __device__ inline int64_t packed_rings_at(const RegistersArgs& a) { ret
 // How a format passes through a ring.
 template <class Format>
 struct PackedPieces {
-  static constexpr int kBlockSlices = Format::kSlices == 1 ? 1 : 2 * Format::kSlices;
-  static constexpr int kBlocks = Format::kSlices == 1 ? 4 : 1;  // of a piece
+  static constexpr int kBlockSlices = Format::kBlockUnits * Format::kSlices;
+  static constexpr int kBlocks = kBlockSlices == 1 ? 4 : 1;  // of a piece
   static constexpr int kSlices = kBlocks * kBlockSlices;
   static constexpr int kBytes = kBlocks * Format::kGroupBytes;
   static constexpr int kStages =

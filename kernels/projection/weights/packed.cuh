@@ -1,4 +1,4 @@
-// Multiplies by weights in the block formats of GGUF files, as weight_format.h packs them, through registers. Segments of different formats
+// Multiplies by weights in block formats, as weight_format.h packs them, through registers. Segments of different formats
 // may be in one launch: a warp's 16 rows are of one.
 #pragma once
 
@@ -31,8 +31,7 @@ inline void fill_segments(PackedSegments& to, const PackedWeight& weight) {
       rows += given.rows;
       segment.data = static_cast<const char*>(given.data);
       segment.format = given.format;
-      constexpr int kLogSlicesOfBlock = 3;
-      if (weight_block_elements(given.format) > kPackedSliceChannels) to.log_unit = kLogSlicesOfBlock;
+      while ((kPackedSliceChannels << to.log_unit) < weight_block_elements(given.format)) ++to.log_unit;
     }
     segment.end_row = static_cast<int32_t>(rows);
   }

@@ -11,13 +11,13 @@ namespace prologue::cuda {
 
 // Holds a slice of 16 rows as the first operands of two products of 16 channels each, in their natural order. A weight is
 // (base + code) * scale + bias in float32, rounded: base + code is bfloat16's pattern of a code (packed_weight.cuh), shifted to the upper half
-// of a float32. A code of eight bits has no base.
+// of a float32. A code of eight bits has no base, nor has a float, which bfloat16 holds exactly.
 template <class T, class Format>
 struct UnpackedSlice {
   uint32_t first[4], second[4];
 
   static constexpr bool kIsWide = Format::kOffset == 128;
-  static constexpr float kBase = kIsWide ? 0.0f : 128.0f;
+  static constexpr float kBase = kIsWide || Format::kFloatCodes ? 0.0f : 128.0f;
 
   // Returns the scales of the lane's slice of a unit, with the base in the minimum.
   __device__ static PackedScales own_scales(const uint32_t (&words)[Format::kWords], int half) {
@@ -30,9 +30,8 @@ struct UnpackedSlice {
 
   // `own` is what own_scales() returned.
   __device__ void unpack(const uint32_t (&words)[Format::kWords], int slice, int lane, int half, const PackedScales& own) {
-    constexpr uint32_t kBits = kIsWide ? 0 : kCodeBase<__nv_bfloat16>;
     const PackedScales s = scales_of_slice<Format>(own, slice, lane);
-    const PackedCodes codes = Format::template codes<kBits, ChannelOrder::natural>(words, slice, lane, half);
+    const PackedCodes codes = codes_of(words, slice, lane, half);
     const auto bias_of = [](float scale, float minimum) {
       return Format::kHasMinimum ? minimum : scale * -(kBase + static_cast<float>(Format::kOffset));
     };
@@ -47,6 +46,21 @@ struct UnpackedSlice {
   }
 
  private:
+  __device__ static PackedCodes codes_of(const uint32_t (&words)[Format::kWords], int slice, int lane, int half) {
+    if constexpr (Format::kFloatCodes) {
+      PackedCodes codes = Format::signed_codes(words);
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+        codes.low[pair] = pairs_of_e4m3<__nv_bfloat16>(codes.low[pair]);
+        codes.high[pair] = pairs_of_e4m3<__nv_bfloat16>(codes.high[pair]);
+      }
+      return codes;
+    } else {
+      constexpr uint32_t kBits = kIsWide ? 0 : kCodeBase<__nv_bfloat16>;
+      return Format::template codes<kBits, ChannelOrder::natural>(words, slice, lane, half);
+    }
+  }
+
   __device__ static uint32_t weights(uint32_t codes, float scale, float bias) {
     float values[2];
     if constexpr (kIsWide) {

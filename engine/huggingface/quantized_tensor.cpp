@@ -1,0 +1,222 @@
+#include <prologue/engine/huggingface/quantized_tensor.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include <prologue/engine/base/printable.h>
+#include <prologue/engine/checkpoint/name_list.h>
+#include <prologue/engine/gguf/dequantize.h>
+#include <prologue/kernels/base/divide_up.h>
+
+namespace prologue {
+namespace {
+
+constexpr const char* kSupported =
+    "supported are fp8 (e4m3), fbgemm_fp8, and compressed-tensors of 8 bits (float-quantized, int-quantized, naive-quantized)";
+constexpr int64_t kBlock = 128;
+constexpr std::string_view kWeight = ".weight";
+
+// Returns a member that is a string; "" if there is none, or null.
+Result<std::string> text_of(const Json& object, std::string_view name, const std::string& path) {
+  const Json* value = object.find(name);
+  if (value == nullptr || value->get_if<std::monostate>() != nullptr) return std::string();
+  if (const auto* text = value->get_if<std::string>()) return *text;
+  return data_loss(path, ": ", in_quotes(name), " in quantization_config is ", value->kind(), ": a string is expected");
+}
+
+bool is_absent(const Json* value) {
+  const auto* object = value == nullptr ? nullptr : value->get_if<Json::Object>();
+  return value == nullptr || value->get_if<std::monostate>() != nullptr || (object != nullptr && object->empty());
+}
+
+// Blocks must be 128 x 128.
+Status check_block_shape(const Json* shape, const char* name, const std::string& path) {
+  if (is_absent(shape)) return {};
+  const auto* list = shape->get_if<Json::List>();
+  const bool is_supported = list != nullptr && list->size() == 2 && std::all_of(list->begin(), list->end(), [](const Json& side) {
+                              const auto* length = side.get_if<int64_t>();
+                              return length != nullptr && *length == kBlock;
+                            });
+  if (is_supported) return {};
+  return unsupported(path, ": ", name, " in quantization_config is not [128, 128]: no other blocks are supported");
+}
+
+// Reads one of the config_groups of compressed-tensors.
+Status read_group(const JsonMember& group, const std::string& path, QuantizationConfig& quantization) {
+  const std::string what = str_cat(path, ": config_groups.", printable(group.name), " in quantization_config");
+  const Json* weights = group.value.find("weights");
+  if (is_absent(weights)) return {};
+  PROLOGUE_ASSIGN_OR_RETURN(const std::string type, text_of(*weights, "type", path));
+  PROLOGUE_ASSIGN_OR_RETURN(const std::string strategy, text_of(*weights, "strategy", path));
+  const Json* bits = weights->find("num_bits");
+  const auto* num_bits = bits == nullptr ? nullptr : bits->get_if<int64_t>();
+  if (num_bits == nullptr || *num_bits != 8 || (type != "float" && type != "int")) {
+    return unsupported(what, " has weights of ", num_bits == nullptr ? std::string("an unknown number of") : str_cat(*num_bits),
+                       " bits and type ", in_quotes(type), ": supported are 8 bits, 'float' or 'int'");
+  }
+  if (strategy != "tensor" && strategy != "channel" && strategy != "block") {
+    return unsupported(what, " has weights with the strategy ", in_quotes(strategy),
+                       ": supported are 'tensor', 'channel' and 'block'");
+  }
+  const Json* symmetric = weights->find("symmetric");
+  if (symmetric != nullptr && symmetric->get_if<bool>() != nullptr && !*symmetric->get_if<bool>()) {
+    return unsupported(what, " has weights that are not symmetric: zero points are not supported");
+  }
+  if (strategy == "block") {
+    PROLOGUE_RETURN_IF_ERROR(check_block_shape(weights->find("block_structure"), "block_structure", path));
+  }
+  (type == "float" ? quantization.has_float8 : quantization.has_int8) = true;
+  return {};
+}
+
+Result<QuantizationConfig> read_compressed_tensors(const Json& config, const std::string& path) {
+  PROLOGUE_ASSIGN_OR_RETURN(const std::string format, text_of(config, "format", path));
+  if (format != "float-quantized" && format != "int-quantized" && format != "naive-quantized") {
+    return unsupported(path, ": quantization_config is compressed-tensors with the format ", in_quotes(format), ": ", kSupported);
+  }
+  for (const char* other : {"sparsity_config", "transform_config"}) {
+    const Json* value = config.find(other);
+    if (is_absent(value)) continue;
+    PROLOGUE_ASSIGN_OR_RETURN(const std::string sparsity, text_of(*value, "format", path));
+    if (sparsity == "dense") continue;
+    return unsupported(path, ": quantization_config has ", other, ", which is not supported");
+  }
+  const Json* groups = config.find("config_groups");
+  const auto* members = groups == nullptr ? nullptr : groups->get_if<Json::Object>();
+  if (members == nullptr) return data_loss(path, ": quantization_config has no config_groups that is an object");
+  QuantizationConfig quantization;
+  for (const JsonMember& group : *members) PROLOGUE_RETURN_IF_ERROR(read_group(group, path, quantization));
+  return quantization;
+}
+
+}  // namespace
+
+Result<QuantizationConfig> read_quantization_config(const Json* config, const std::string& path) {
+  if (is_absent(config)) return QuantizationConfig{};
+  if (config->get_if<Json::Object>() == nullptr) {
+    return data_loss(path, ": quantization_config in config.json is ", config->kind(), ": an object is expected");
+  }
+  PROLOGUE_ASSIGN_OR_RETURN(const std::string method, text_of(*config, "quant_method", path));
+  if (method == "compressed-tensors") return read_compressed_tensors(*config, path);
+  if (method != "fp8" && method != "fbgemm_fp8") {
+    return unsupported(path, ": quantization_config in config.json has the quant_method ", in_quotes(method), ": ", kSupported);
+  }
+  PROLOGUE_ASSIGN_OR_RETURN(const std::string fmt, text_of(*config, "fmt", path));
+  if (!fmt.empty() && fmt != "e4m3") {
+    return unsupported(path, ": quantization_config in config.json has the fmt ", in_quotes(fmt), ": ", kSupported);
+  }
+  PROLOGUE_RETURN_IF_ERROR(check_block_shape(config->find("weight_block_size"), "weight_block_size", path));
+  return QuantizationConfig{true, false};
+}
+
+std::vector<std::string> scale_names(std::string_view weight) {
+  if (!weight.ends_with(kWeight)) return {};
+  return {str_cat(weight, "_scale_inv"), str_cat(weight, "_scale")};
+}
+
+std::vector<std::string> ignored_scale_names(std::string_view weight) {
+  if (!weight.ends_with(kWeight)) return {};
+  const std::string_view module = weight.substr(0, weight.size() - kWeight.size());
+  std::vector<std::string> names;
+  for (const char* of_module : {".input_scale", ".input_zero_point", ".output_scale", ".k_scale", ".v_scale"})
+    names.push_back(str_cat(module, of_module));
+  const size_t attention = module.rfind('.');
+  for (const auto& [projection, scale] : {std::pair("k_proj", "k_scale"), std::pair("v_proj", "v_scale")}) {
+    if (attention != module.npos && module.substr(attention + 1) == projection) {
+      names.push_back(str_cat(module.substr(0, attention + 1), scale));
+    }
+  }
+  return names;
+}
+
+Result<QuantizedTensor> QuantizedTensor::create(const std::string& path, std::string_view name, bool is_float,
+                                                const std::vector<int64_t>& shape, std::string_view scale_name,
+                                                const std::vector<int64_t>& scale_shape, std::vector<float> scales) {
+  if (shape.size() != 2 || shape[0] < 1 || shape[1] < 1) {
+    return unsupported(path, ": tensor ", printable(name), " is quantised and has shape ", shape_text(shape),
+                       ": two dimensions of at least 1 are supported");
+  }
+  QuantizedTensor tensor;
+  tensor.path_ = path;
+  tensor.name_ = printable(name);
+  tensor.is_float_ = is_float;
+  const int64_t rows = tensor.rows_ = shape[0], cols = tensor.cols_ = shape[1];
+  using Shape = std::vector<int64_t>;
+  const Shape blocks = {divide_up(rows, kBlock), divide_up(cols, kBlock)};
+  if (scale_shape == Shape{} || scale_shape == Shape{1} || scale_shape == Shape{1, 1}) {
+    tensor.rows_of_scale_ = rows, tensor.cols_of_scale_ = cols;
+  } else if (scale_shape == Shape{rows} || scale_shape == Shape{rows, 1}) {
+    tensor.cols_of_scale_ = cols;
+  } else if (scale_shape == blocks) {
+    tensor.rows_of_scale_ = tensor.cols_of_scale_ = kBlock, tensor.scales_of_row_ = blocks[1];
+  } else {
+    return data_loss(path, ": tensor ", printable(scale_name), " has shape ", shape_text(scale_shape), ": for ", printable(name),
+                     " ", shape_text(shape), " one scale, ", shape_text({rows, 1}), " or ", shape_text(blocks), " is expected");
+  }
+  for (size_t i = 0; i < scales.size(); ++i) {
+    if (!std::isfinite(scales[i])) {
+      return data_loss(path, ": element ", i, " of tensor ", printable(scale_name), " is ", scales[i],
+                       ": a scale must be finite");
+    }
+  }
+  tensor.scales_ = std::move(scales);
+  return tensor;
+}
+
+GgmlType QuantizedTensor::type() const {
+  if (cols_ % kBlock != 0) return GgmlType::f32;
+  return is_float_ ? GgmlType::f8_e4m3 : GgmlType::i8;
+}
+
+int64_t QuantizedTensor::size_bytes() const {
+  const GgmlTypeInfo& info = *ggml_type_info(type());
+  return rows_ * cols_ / info.block_elements * info.block_bytes;
+}
+
+Status QuantizedTensor::check_codes(const uint8_t* codes, int64_t first, int64_t count) const {
+  if (!is_float_) return {};
+  const auto is_nan = [](uint8_t code) { return (code & 0x7f) == 0x7f; };
+  uint8_t any = 0;  // without a branch, which compilers make vectors of
+  for (int64_t i = 0; i < count; ++i) any |= is_nan(codes[i]) ? 1 : 0;
+  if (any == 0) return {};
+  const int64_t at = first + (std::find_if(codes, codes + count, is_nan) - codes);
+  return data_loss(path_, ": element [", at / cols_, ", ", at % cols_, "] of tensor ", name_, " is NaN: weights must be numbers");
+}
+
+Status QuantizedTensor::read(int64_t begin, int64_t size, void* out, const ReadCodes& read_codes) const {
+  if (begin < 0 || size < 0 || begin > size_bytes() || size > size_bytes() - begin) {
+    return invalid_argument(path_, ": bytes ", begin, " to ", begin, " + ", size, " of tensor ", name_, " are not within its ",
+                            size_bytes());
+  }
+  // A piece is as many whole units as the codes that are read at once have: a block, or a value in float32.
+  constexpr int64_t kCodesAtOnce = int64_t{1} << 20;
+  const GgmlTypeInfo& info = *ggml_type_info(type());
+  const int64_t end = begin + size, end_unit = divide_up(end, info.block_bytes);
+  std::vector<uint8_t> codes;
+  for (int64_t first = begin / info.block_bytes; first < end_unit;) {
+    const int64_t units = std::min(kCodesAtOnce / info.block_elements, end_unit - first);
+    const int64_t first_code = first * info.block_elements, num_codes = units * info.block_elements;
+    codes.resize(static_cast<size_t>(num_codes));
+    PROLOGUE_RETURN_IF_ERROR(read_codes(first_code, num_codes, codes.data()));
+    PROLOGUE_RETURN_IF_ERROR(check_codes(codes.data(), first_code, num_codes));
+    for (int64_t unit = 0; unit < units; ++unit) {
+      uint8_t bytes[4 + kBlock];
+      const uint8_t* const of_unit = codes.data() + unit * info.block_elements;
+      float scale = scale_at(first_code + unit * info.block_elements);
+      if (info.block_elements == 1) {
+        scale *= is_float_ ? e4m3_value(*of_unit) : static_cast<float>(static_cast<int8_t>(*of_unit));
+      } else {
+        std::memcpy(bytes + sizeof scale, of_unit, static_cast<size_t>(kBlock));
+      }
+      std::memcpy(bytes, &scale, sizeof scale);
+      const int64_t at = (first + unit) * info.block_bytes, from = std::max(begin, at), to = std::min(end, at + info.block_bytes);
+      std::memcpy(static_cast<uint8_t*>(out) + (from - begin), bytes + (from - at), static_cast<size_t>(to - from));
+    }
+    first += units;
+  }
+  return {};
+}
+
+}  // namespace prologue
