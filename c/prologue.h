@@ -1514,8 +1514,8 @@ PROLOGUE_C_API prologue_status prologue_paged_attention(
 // formats of prologue_weight_format. All rows together are N; K is a multiple of the blocks of every format, and at most 2^20.
 //
 // On CUDA each weight is made in float32 as its format defines it and rounded to dtype, some rows at a time, in the upper half of the
-// context's workspace; the product is that of dense weights. (sections projection and qkv_prologue have kernels for up to 64 tokens, which round no
-// weight.)
+// context's workspace; the product is that of dense weights. (sections projection and qkv_prologue have kernels for few tokens, which read packed
+// weights; up to 16 tokens some of them round no weight.)
 //
 // On the CPU x is quantised first (but not for f8_e4m3), as llama.cpp does it, but with a float32 scale:
 //   a block of x (32 values; 256 where the weights' blocks have 256) has the scale s = largest magnitude / 127 and the codes
@@ -1714,7 +1714,8 @@ PROLOGUE_C_API prologue_status prologue_add(const prologue_add_params* params, c
 // With packed weights one kernel on CUDA, for up to 16 tokens of 16 bits and segments of a multiple of 16 rows (and up to 64 tokens in
 // several launches), multiplies x by the codes of each block, which are exact in 16 bits, and the sum by the block's scale in float32;
 // where the format has minimums, the sum of x by (minimum - 128 scale) (float16: 1024), since the codes have that much more: no weight is
-// rounded. Otherwise section gemm describes the product.
+// rounded. For more tokens than that (from 8 on where k > 8192, from 11 on where k >= 4096) and up to 64 (128 in two launches), each weight is
+// rounded to dtype, if k is a multiple of 64. Otherwise section gemm describes the product.
 //
 // The operation never allocates, synchronises or throws; on CUDA it can be captured into a graph.
 

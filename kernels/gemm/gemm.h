@@ -22,8 +22,8 @@
 // formats of weight_format.h. All rows together are N; K is a multiple of the blocks of every format, and at most 2^20.
 //
 // On CUDA each weight is made in float32 as its format defines it and rounded to dtype, some rows at a time, in the upper half of the
-// context's workspace; the product is that of dense weights. (projection.h and qkv_prologue.h have kernels for up to 64 tokens, which round no
-// weight.)
+// context's workspace; the product is that of dense weights. (projection.h and qkv_prologue.h have kernels for few tokens, which read packed
+// weights; up to 16 tokens some of them round no weight.)
 //
 // On the CPU x is quantised first (but not for f8_e4m3), as llama.cpp does it, but with a float32 scale:
 //   a block of x (32 values; 256 where the weights' blocks have 256) has the scale s = largest magnitude / 127 and the codes

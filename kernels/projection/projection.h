@@ -24,7 +24,8 @@
 // With packed weights one kernel on CUDA, for up to 16 tokens of 16 bits and segments of a multiple of 16 rows (and up to 64 tokens in
 // several launches), multiplies x by the codes of each block, which are exact in 16 bits, and the sum by the block's scale in float32;
 // where the format has minimums, the sum of x by (minimum - 128 scale) (float16: 1024), since the codes have that much more: no weight is
-// rounded. Otherwise gemm.h describes the product.
+// rounded. For more tokens than that (from 8 on where k > 8192, from 11 on where k >= 4096) and up to 64 (128 in two launches), each weight is
+// rounded to dtype, if k is a multiple of 64. Otherwise gemm.h describes the product.
 //
 // The operation never allocates, synchronises or throws; on CUDA it can be captured into a graph.
 #pragma once

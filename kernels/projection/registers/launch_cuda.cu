@@ -133,9 +133,9 @@ std::optional<Division<Args>> divide_output(const ProjectionParams& p, const Reg
 }
 
 // Packed weights are few long blocks. Those that start while the kernel before is running would gather on the SMs that have room: each asks for
-// so much shared memory that an SM has no more of them than its share.
-int64_t shared_bytes_of_share(int64_t blocks) {
-  const int64_t share = divide_up(blocks, policy::kSms);
+// so much shared memory that an SM has no more of them than its share. Clusters of more than two need room beyond that to be placed at once.
+int64_t shared_bytes_of_share(int64_t blocks, int64_t blocks_of_cluster) {
+  const int64_t share = divide_up(blocks, policy::kSms) + (blocks_of_cluster > 2 ? 1 : 0);
   return share < kPackedBlocksOfSm ? kSharedBytesOfSm / (share + 1) - kSharedBytesOfSystem + 16 : 0;
 }
 
