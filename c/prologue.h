@@ -1513,7 +1513,7 @@ PROLOGUE_C_API prologue_status prologue_paged_attention(
 // Packed weights: with packed.num_segments > 0, `weight` is null and the rows of W are those of all segments, each in one of the block
 // formats of prologue_weight_format. All rows together are N; K is a multiple of the blocks of every format, and at most 2^20.
 //
-// On CUDA each weight is made in float32 as its format defines it and rounded to dtype, some rows at a time, in the upper half of the
+// On CUDA each weight is made in float32 as its format defines it and rounded to dtype, some rows at a time, in a part of the
 // context's workspace; the product is that of dense weights. (sections projection and qkv_prologue have kernels for few tokens, which read packed
 // weights; up to 16 tokens some of them round no weight.)
 //

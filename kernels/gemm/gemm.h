@@ -21,7 +21,7 @@
 // Packed weights: with packed.num_segments > 0, `weight` is null and the rows of W are those of all segments, each in one of the block
 // formats of weight_format.h. All rows together are N; K is a multiple of the blocks of every format, and at most 2^20.
 //
-// On CUDA each weight is made in float32 as its format defines it and rounded to dtype, some rows at a time, in the upper half of the
+// On CUDA each weight is made in float32 as its format defines it and rounded to dtype, some rows at a time, in a part of the
 // context's workspace; the product is that of dense weights. (projection.h and qkv_prologue.h have kernels for few tokens, which read packed
 // weights; up to 16 tokens some of them round no weight.)
 //
@@ -70,7 +70,7 @@ struct GemmParams {
   uint64_t reserved[4] = {};     // zeros: docs/versioning.md
 };
 
-inline constexpr int64_t kGemmWorkspaceBytes = 33554432;  // 32 MiB
+inline constexpr int64_t kGemmWorkspaceBytes = 67108864;  // 64 MiB
 
 // Holds what a GEMM needs besides its arguments. On CUDA that is the cuBLASLt handle, its workspace, and the cache of chosen algorithms.
 // The choice is by heuristic for each (N, K, types, bucket of M), never by timing, so two runs return the same bits. On the CPU: scratch

@@ -156,11 +156,12 @@ PlanKey plan_key(const GemmParams& p) {
 
 // A batch-invariant product has room for the counter of tiles that kernels for many rows need (4 bytes, cuBLASLt 13.0), and none for the sums
 // of parts of k.
-// The product with packed weights has the upper half of the workspace for dense ones.
-constexpr int64_t kUnpackedBytes = kGemmWorkspaceBytes / 2;
+// The product with packed weights has the upper part of the workspace for dense ones: as many rows at a time as keep most SMs busy. What is
+// left for cuBLASLt is the same for dense weights as before there were packed ones, so that it chooses the same.
+constexpr int64_t kUnpackedBytes = int64_t{48} << 20, kDenseBytes = int64_t{32} << 20;
 int64_t workspace_bytes(bool batch_invariant, bool packed) {
   if (batch_invariant) return 16;
-  return packed ? kGemmWorkspaceBytes - kUnpackedBytes : kGemmWorkspaceBytes;
+  return packed ? kGemmWorkspaceBytes - kUnpackedBytes : kDenseBytes;
 }
 
 // Whether every element of y is one sum, made by one block: no split of k.

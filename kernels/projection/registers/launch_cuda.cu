@@ -133,9 +133,10 @@ std::optional<Division<Args>> divide_output(const ProjectionParams& p, const Reg
 }
 
 // Packed weights are few long blocks. Those that start while the kernel before is running would gather on the SMs that have room: each asks for
-// so much shared memory that an SM has no more of them than its share. Clusters of more than two need room beyond that to be placed at once.
-int64_t shared_bytes_of_share(int64_t blocks, int64_t blocks_of_cluster) {
-  const int64_t share = divide_up(blocks, policy::kSms) + (blocks_of_cluster > 2 ? 1 : 0);
+// so much shared memory that an SM has no more of them than its share. Clusters of more than two need room beyond that to be placed at once,
+// which is worth it where each takes longer, from two tokens on.
+int64_t shared_bytes_of_share(int64_t num_tokens, int64_t blocks, int64_t blocks_of_cluster) {
+  const int64_t share = divide_up(blocks, policy::kSms) + (num_tokens > 1 && blocks_of_cluster > 2 ? 1 : 0);
   return share < kPackedBlocksOfSm ? kSharedBytesOfSm / (share + 1) - kSharedBytesOfSystem + 16 : 0;
 }
 
@@ -145,7 +146,7 @@ Launch output_of_division(const ProjectionParams& p, const RegistersOutputInstan
   Launch l = output_launch(instance.kernel, division.args, p);
   division.shape(l, 0);
   if constexpr (!std::is_same_v<Args, RegistersArgs>)
-    l.shared_bytes = std::max(l.shared_bytes, shared_bytes_of_share(l.blocks, l.cluster_blocks));
+    l.shared_bytes = std::max(l.shared_bytes, shared_bytes_of_share(p.num_tokens, l.blocks, l.cluster_blocks));
   return l;
 }
 
