@@ -156,8 +156,8 @@ PlanKey plan_key(const GemmParams& p) {
 
 // A batch-invariant product has room for the counter of tiles that kernels for many rows need (4 bytes, cuBLASLt 13.0), and none for the sums
 // of parts of k.
-// The product with packed weights has the upper part of the workspace for dense ones: as many rows at a time as keep most SMs busy. What is
-// left for cuBLASLt is the same for dense weights as before there were packed ones, so that it chooses the same.
+// cuBLASLt has 32 MiB of the workspace. With packed weights it has 16, and 48 are for those that are made dense: products of so many rows keep
+// most SMs busy.
 constexpr int64_t kUnpackedBytes = int64_t{48} << 20, kDenseBytes = int64_t{32} << 20;
 int64_t workspace_bytes(bool batch_invariant, bool packed) {
   if (batch_invariant) return 16;
