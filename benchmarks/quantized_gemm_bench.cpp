@@ -67,8 +67,8 @@ bench::Case product(bench::Setup& setup, GemmContext& context, WeightFormat form
 
 #ifdef PROLOGUE_HAS_CUDA
 
-// As many rows of 4096 and of 14336 channels as are made dense at a time: 16 MiB of bfloat16, which stay in the L2 here as they do between
-// a piece's two kernels. The packed rows come from memory.
+// Rows of 4096 and of 14336 channels: 16 MiB of bfloat16, which stay in the L2 here, a third of what a product makes dense at a time. The
+// packed rows come from memory.
 void run_unpack(bench::Bench& bench, WeightFormat format) {
   for (const auto& [n, k] : {std::pair<int64_t, int64_t>{2048, 4096}, {512, 14336}}) {
     bench.run(str_cat("unpack ", weight_format_name(format), " ", n, "x", k), [&, n = n, k = k](bench::Setup& setup) {

@@ -1524,7 +1524,7 @@ PROLOGUE_C_API prologue_status prologue_paged_attention(
 // Products with codes are added as integers, exactly; the sums of blocks are added in float32, in the order of k, with one rounding for
 // each product and each sum. (A block of 128 of i8 is four of these blocks, which have its scale.)
 //
-// f8_e4m3 is multiplied by x as float32, on the CPU, too: y[m, n] = sum over blocks of (even + odd) * 256 * scale  (+ bias[n]), where `even` is
+// On the CPU f8_e4m3 is multiplied by x in float32: y[m, n] = sum over blocks of (even + odd) * 256 * scale  (+ bias[n]), where `even` is
 // the sum of (code / 256) * x over the even k of the block, in their order, and `odd` the same of the odd ones; each product and each sum is
 // rounded once.
 //
@@ -1711,11 +1711,11 @@ PROLOGUE_C_API prologue_status prologue_add(const prologue_add_params* params, c
 // rounded to y_dtype where the separate operations store it; the rest is the same. With many tokens the order is that of k. So all differ
 // as two orders of one sum do. With batch_invariant they are separate, and section gemm describes it.
 //
-// With packed weights one kernel on CUDA, for up to 16 tokens of 16 bits and segments of a multiple of 16 rows (and up to 64 tokens in
-// several launches), multiplies x by the codes of each block, which are exact in 16 bits, and the sum by the block's scale in float32;
-// where the format has minimums, the sum of x by (minimum - 128 scale) (float16: 1024), since the codes have that much more: no weight is
-// rounded. For more tokens than that (from 8 on where k > 8192, from 11 on where k >= 4096) and up to 64 (128 in two launches), each weight is
-// rounded to dtype, if k is a multiple of 64. Otherwise section gemm describes the product.
+// Packed weights on CUDA, in 16 bits, segments of a multiple of 16 rows. Up to 16 tokens (7 where k > 8192, 10 where k >= 4096) no weight is
+// rounded: x is multiplied by the codes of each block, which 16 bits hold exactly, and the sum by the block's scale in float32; where the
+// format has minimums, the sum of x by (minimum - 128 scale) (float16: 1024). More tokens, up to 64 (128 in two launches), on compute capability
+// 9.0, k a multiple of 64, segments of different formats that begin at multiples of 64 rows: each weight is rounded to dtype. Where that cannot
+// be, up to 64 tokens are launches of 16 that round no weight. Otherwise section gemm describes the product.
 //
 // The operation never allocates, synchronises or throws; on CUDA it can be captured into a graph.
 
@@ -1801,7 +1801,7 @@ PROLOGUE_C_API prologue_status prologue_projection(
 // the product is accumulated in float32 in an order that depends on the sizes and the number of tokens, multiplied by
 // 1 / sqrt(mean(h^2) + eps) and rounded once to dtype, as the separate projection rounds; what follows is the prologue, bit for bit. In one
 // kernel of many tokens the norm is the separate one, the product is accumulated in the order of k, and the rest is the same. So all differ
-// as two orders of one sum do. With batch_invariant they are separate, and section gemm describes it. Packed weights: section projection.
+// as two orders of one sum do. With batch_invariant they are separate, and section gemm describes it. Packed weights: up to 16 tokens none is rounded (section projection).
 //
 // The operation never allocates, synchronises or throws; on CUDA it can be captured into a graph.
 

@@ -41,7 +41,7 @@ struct RunnerConfig {
   int64_t max_logit_rows = 1;
   bool fused = true;
   // In steps of few tokens, norms, activations and residuals are parts of the projections: five kernels a layer. Only if `fused`, on CUDA, in
-  // 16 bits, not batch_invariant: up to 64 tokens on GPUs of compute capability 9.0, up to 8 on later ones. In steps of many
+  // 16 bits, not batch_invariant: up to 64 tokens on GPUs of compute capability 9.0, up to 16 on later ones. In steps of many
   // tokens, on GPUs of compute capability 9.0, the prologue is a part of the QKV projection, and a gated activation of its own.
   bool fused_projections = true;
   Rounding rounding = Rounding::once;  // of the fused graph

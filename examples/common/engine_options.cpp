@@ -57,7 +57,7 @@ EngineFlags::EngineFlags(Flags& flags, EngineOptions& options, const std::string
             "has them"),
         app.add_flag("--keep-quantized", keep_quantized_,
                      "quantised weights stay as the file has them, and --dtype is the type of activations: less memory; on CUDA "
-                     "faster for up to 8 sequences, slower for many and for prompts"),
+                     "large models are faster for few sequences, slower for many and for prompts"),
         app.add_option("--kv-cache-dtype", kv_cache_dtype_,
                        str_cat("type of the KV cache, or one for K and one for V: ", kv_format_names(),
                                "; auto: as --dtype; fp8 and integers have a scale per token and head, mxfp8, mxfp4 and nvfp4 one "

@@ -32,7 +32,7 @@
 // Products with codes are added as integers, exactly; the sums of blocks are added in float32, in the order of k, with one rounding for
 // each product and each sum. (A block of 128 of i8 is four of these blocks, which have its scale.)
 //
-// f8_e4m3 is multiplied by x as float32, on the CPU, too: y[m, n] = sum over blocks of (even + odd) * 256 * scale  (+ bias[n]), where `even` is
+// On the CPU f8_e4m3 is multiplied by x in float32: y[m, n] = sum over blocks of (even + odd) * 256 * scale  (+ bias[n]), where `even` is
 // the sum of (code / 256) * x over the even k of the block, in their order, and `odd` the same of the odd ones; each product and each sum is
 // rounded once.
 //

@@ -158,10 +158,10 @@ PlanKey plan_key(const GemmParams& p) {
 // of parts of k.
 // cuBLASLt has 32 MiB of the workspace. With packed weights it has 16, and 48 are for those that are made dense: products of so many rows keep
 // most SMs busy.
-constexpr int64_t kUnpackedBytes = int64_t{48} << 20, kDenseBytes = int64_t{32} << 20;
+constexpr int64_t kUnpackedBytes = int64_t{48} << 20, kCublasLtBytes = int64_t{32} << 20;
 int64_t workspace_bytes(bool batch_invariant, bool packed) {
   if (batch_invariant) return 16;
-  return packed ? kGemmWorkspaceBytes - kUnpackedBytes : kDenseBytes;
+  return packed ? kGemmWorkspaceBytes - kUnpackedBytes : kCublasLtBytes;
 }
 
 // Whether every element of y is one sum, made by one block: no split of k.

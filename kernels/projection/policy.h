@@ -163,8 +163,8 @@ inline double cost_of_packed_output(const PackedDivision& of) {
 }
 
 // Returns up to how many tokens a call with packed weights is several launches, of a kernel that takes `most_tokens`. Separate operations make
-// the weights dense first, piece by piece: 128 tokens of gate and up of 8B take 206 us so (Q4_K), and 145 us as two launches of 64; 16 tokens
-// through registers 64.5 us.
+// the weights dense first, piece by piece: 128 tokens of down of 8B take 85 us so (Q4_K), and 56 us as two launches of 64; of gate and up about
+// as long. 16 tokens of gate and up through registers take 64.5 us.
 constexpr int64_t most_tokens_of_packed_launches(int64_t most_tokens) { return most_tokens >= 64 ? 128 : 64; }
 
 // Heads take the most blocks that an SM has room for at once, two.

@@ -21,11 +21,11 @@
 // rounded to y_dtype where the separate operations store it; the rest is the same. With many tokens the order is that of k. So all differ
 // as two orders of one sum do. With batch_invariant they are separate, and gemm.h describes it.
 //
-// With packed weights one kernel on CUDA, for up to 16 tokens of 16 bits and segments of a multiple of 16 rows (and up to 64 tokens in
-// several launches), multiplies x by the codes of each block, which are exact in 16 bits, and the sum by the block's scale in float32;
-// where the format has minimums, the sum of x by (minimum - 128 scale) (float16: 1024), since the codes have that much more: no weight is
-// rounded. For more tokens than that (from 8 on where k > 8192, from 11 on where k >= 4096) and up to 64 (128 in two launches), each weight is
-// rounded to dtype, if k is a multiple of 64. Otherwise gemm.h describes the product.
+// Packed weights on CUDA, in 16 bits, segments of a multiple of 16 rows. Up to 16 tokens (7 where k > 8192, 10 where k >= 4096) no weight is
+// rounded: x is multiplied by the codes of each block, which 16 bits hold exactly, and the sum by the block's scale in float32; where the
+// format has minimums, the sum of x by (minimum - 128 scale) (float16: 1024). More tokens, up to 64 (128 in two launches), on compute capability
+// 9.0, k a multiple of 64, segments of different formats that begin at multiples of 64 rows: each weight is rounded to dtype. Where that cannot
+// be, up to 64 tokens are launches of 16 that round no weight. Otherwise gemm.h describes the product.
 //
 // The operation never allocates, synchronises or throws; on CUDA it can be captured into a graph.
 #pragma once

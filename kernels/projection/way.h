@@ -71,7 +71,7 @@ struct Way {
   const char* name;
   int64_t most_tokens;                                                       // 0: it is for prompts
   bool applies_norm;                                                         // otherwise the norm is an operation of its own
-  bool reads_packed;                                                         // its kernels take packed weights, too
+  bool reads_packed;                                                         // its kernels take packed weights
   bool (*runs_here)();                                                       // the current device has its code
   std::vector<std::string> (*instances)(DType type);                         // the names of its kernels for a type
   void (*possible)(const Call& call, std::vector<PossibleLaunch<Call>>& l);  // adds every launch that can do the call
@@ -88,7 +88,8 @@ struct HeadCall {
 
 // The ways with each finisher, in the order in which they are asked.
 extern const Way<ProjectionParams> kVectorOutput, kRingOutput, kUnpackingOutput, kRegistersOutput, kTilesOutput;
-inline constexpr const Way<ProjectionParams>* kOutputWays[] = {&kVectorOutput, &kRingOutput, &kUnpackingOutput, &kRegistersOutput, &kTilesOutput};
+inline constexpr const Way<ProjectionParams>* kOutputWays[] = {&kVectorOutput, &kRingOutput, &kUnpackingOutput, &kRegistersOutput,
+                                                               &kTilesOutput};
 extern const Way<HeadCall> kVectorHeads, kRingHeads, kRegistersHeads, kTilesHeads;
 inline constexpr const Way<HeadCall>* kHeadWays[] = {&kVectorHeads, &kRingHeads, &kRegistersHeads, &kTilesHeads};
 

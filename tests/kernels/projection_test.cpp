@@ -251,6 +251,7 @@ const std::vector<Case>& cases() {
     add([](Case& c) { c.packed = {WeightFormat::q8_0}, c.float_y = c.bias = true, c.y_padding = 4; });
     add([](Case& c) { c.packed = {WeightFormat::q4_k, WeightFormat::q5_0, WeightFormat::q6_k}, c.bias = true; });
     add([](Case& c) { c.packed = {WeightFormat::q4_1, WeightFormat::q8_0, WeightFormat::q5_1, WeightFormat::q4_0}; });
+    add([](Case& c) { c.packed = {WeightFormat::q4_0, WeightFormat::q8_0}, c.activates = c.gated = c.normed = true; });
     add([](Case& c) { c.packed = {WeightFormat::f8_e4m3, WeightFormat::i8, WeightFormat::q4_0}, c.bias = true; });
     return all;
   }();

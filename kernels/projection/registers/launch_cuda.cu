@@ -136,8 +136,11 @@ std::optional<Division<Args>> divide_output(const ProjectionParams& p, const Reg
 // so much shared memory that an SM has no more of them than its share. Clusters of more than two need room beyond that to be placed at once,
 // which is worth it where each takes longer, from two tokens on.
 int64_t shared_bytes_of_share(int64_t num_tokens, int64_t blocks, int64_t blocks_of_cluster) {
-  const int64_t share = divide_up(blocks, policy::kSms) + (num_tokens > 1 && blocks_of_cluster > 2 ? 1 : 0);
-  return share < kPackedBlocksOfSm ? kSharedBytesOfSm / (share + 1) - kSharedBytesOfSystem + 16 : 0;
+  const Result<DeviceLimits> device = current_device();
+  if (!device.ok()) return 0;
+  const int64_t share = divide_up(blocks, int64_t{device->multiprocessors}) + (num_tokens > 1 && blocks_of_cluster > 2 ? 1 : 0);
+  const int64_t bytes = device->shared_bytes_of_multiprocessor / (share + 1) - kSharedBytesOfSystem + 16;
+  return share < kPackedBlocksOfSm ? std::min<int64_t>(bytes, device->shared_bytes_of_block) : 0;
 }
 
 template <class Args>

@@ -18,23 +18,25 @@ std::span<const UnpackingOutputInstance> output_instances(DType type) {
   return of_16_bits(type, float16_unpacking_outputs, bfloat16_unpacking_outputs);
 }
 
-// Returns the SMs of the current device if it can run the kernels, else 0: there is code for sm_90a only.
-int64_t sms() {
-  return hopper_multiprocessors([] { return bfloat16_unpacking_outputs().front().kernel; }, kUnpackingThreads, 0);
+// There is code for sm_90a only.
+bool runs_here() {
+  return hopper_multiprocessors([] { return bfloat16_unpacking_outputs().front().kernel; }, kUnpackingThreads, 0) > 0;
 }
-bool runs_here() { return sms() > 0; }
 
-// Says whether groups of 16 rows are of one segment, and tiles of one format. The rows of gate and of up begin with a tile each.
-bool has_whole_tiles(const ProjectionParams& p) {
-  const WeightFormat format = p.packed.segments[0].format;
-  bool is_one = true;
-  for (int32_t s = 0; s < p.packed.num_segments; ++s) {
-    if (p.packed.segments[s].rows % kPackedGroupRows != 0) return false;
-    is_one = is_one && p.packed.segments[s].format == format;
+bool has_one_format(const PackedWeight& packed) {
+  for (int32_t s = 1; s < packed.num_segments; ++s) {
+    if (packed.segments[s].format != packed.segments[0].format) return false;
   }
+  return true;
+}
+
+// Says whether groups of 16 rows are of one segment, and tiles of one format, where the rows of gate and of up begin with a tile each.
+bool has_whole_tiles(const ProjectionParams& p) {
+  const bool one_format = has_one_format(p.packed);
   int64_t begin = 0;
-  for (int32_t s = 0; s < p.packed.num_segments && !is_one; begin += p.packed.segments[s++].rows) {
-    if (begin % p.n % kUnpackingTileRows != 0) return false;
+  for (int32_t s = 0; s < p.packed.num_segments; begin += p.packed.segments[s++].rows) {
+    if (p.packed.segments[s].rows % kPackedGroupRows != 0) return false;
+    if (!one_format && begin % p.n % kUnpackingTileRows != 0) return false;
   }
   return true;
 }
@@ -60,7 +62,8 @@ struct Divided {
 
 // Returns nothing if the kernel cannot do the call so.
 std::optional<Divided> divide(const ProjectionParams& p, const UnpackingOutputInstance& instance, const Division& division) {
-  if (p.num_tokens > instance.most_tokens) return {};
+  const bool shares_tile = is_gated(p) && division.log_tiles == 0;  // half of a tile is gate's, half up's
+  if (p.num_tokens > instance.most_tokens || (shares_tile && !has_one_format(p.packed))) return {};
   const Product product = product_of(p);
   Divided d;
   PackedArgs<UnpackingArgs>& a = d.args;

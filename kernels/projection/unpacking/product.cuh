@@ -1,5 +1,5 @@
 // In this way, which is for 2 to 64 tokens and packed weights, warpgroups make the weights 16 bits in registers (weights/unpacked.cuh), where
-// wgmma reads them: 64 rows of weights times tokens. What it costs hardly depends on the number of tokens.
+// wgmma reads them: 64 rows of weights times tokens. Up to 16 tokens take the same time, 64 half as long again.
 //
 // A block for each SM has one, two or four tiles of 64 rows; four warpgroups have one each, or two or four have a tile together and divide the
 // channels of a stage. A seventeenth warp copies the weights' blocks and boxes of x into the stages of a ring in shared memory. Where the call
@@ -165,13 +165,13 @@ __device__ inline void fill_stages(const UnpackingArgs& a, unsigned char* memory
   UnpackingStage stage{a, tail};
   for (int i = 0; i < first_fill; ++i, stage.advance()) load_weights(stage, i);
   wait_for_previous_kernels();
-  stage.number = 0, stage.at = 0;
-  for (int i = 0; i < first_fill; ++i, stage.advance()) load_x(stage, i);
-  stage.number = 0, stage.at = 0, stage.parity = 0;
-  for (int i = first_fill; i < extent.count; ++i, stage.advance()) {
-    stage.emptied().wait(stage.parity);
-    load_weights(stage, i);
-    load_x(stage, i);
+  UnpackingStage of_x{a, tail};
+  for (int i = 0; i < first_fill; ++i, of_x.advance()) load_x(of_x, i);
+  UnpackingStage next{a, tail};
+  for (int i = first_fill; i < extent.count; ++i, next.advance()) {
+    next.emptied().wait(next.parity);
+    load_weights(next, i);
+    load_x(next, i);
   }
 }
 
