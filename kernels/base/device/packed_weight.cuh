@@ -138,6 +138,17 @@ struct PackedNibbles {
   }
 };
 
+// Returns codes of eight bits, with other bits above, from words of four: two of the first 16 channels' rows, then two of the last.
+template <int kWords>
+__device__ inline PackedCodes codes_of_bytes(const uint32_t (&words)[kWords]) {
+  PackedCodes codes;
+#pragma unroll
+  for (int pair = 0; pair < 4; ++pair) {
+    codes.low[pair] = words[pair / 2 * 2] >> (pair % 2 * 8), codes.high[pair] = words[pair / 2 * 2 + 1] >> (pair % 2 * 8);
+  }
+  return codes;
+}
+
 struct PackedQ8_0 {
   static constexpr int kSlices = 1, kBlockUnits = 1, kWords = 5;
   static constexpr bool kHasMinimum = false, kTwoScales = false, kShares = false, kFloatCodes = false;
@@ -169,14 +180,7 @@ struct PackedQ8_0 {
     return codes;
   }
   // The same as they are in memory, with other bits above.
-  __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords]) {
-    PackedCodes codes;
-#pragma unroll
-    for (int pair = 0; pair < 4; ++pair) {
-      codes.low[pair] = words[pair / 2 * 2] >> (pair % 2 * 8), codes.high[pair] = words[pair / 2 * 2 + 1] >> (pair % 2 * 8);
-    }
-    return codes;
-  }
+  __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords]) { return codes_of_bytes(words); }
 
   __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
     PackedScales s;
@@ -343,14 +347,7 @@ struct PackedBytes {
     return codes;
   }
   // The same as they are in memory, with other bits above.
-  __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords]) {
-    PackedCodes codes;
-#pragma unroll
-    for (int pair = 0; pair < 4; ++pair) {
-      codes.low[pair] = words[pair / 2 * 2] >> (pair % 2 * 8), codes.high[pair] = words[pair / 2 * 2 + 1] >> (pair % 2 * 8);
-    }
-    return codes;
-  }
+  __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords]) { return codes_of_bytes(words); }
 
   __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
     PackedScales s;
