@@ -79,8 +79,8 @@ Result<QuantizationConfig> read_compressed_tensors(const Json& config, const std
   for (const char* other : {"sparsity_config", "transform_config"}) {
     const Json* value = config.find(other);
     if (is_absent(value)) continue;
-    PROLOGUE_ASSIGN_OR_RETURN(const std::string sparsity, text_of(*value, "format", path));
-    if (sparsity == "dense") continue;
+    PROLOGUE_ASSIGN_OR_RETURN(const std::string kind, text_of(*value, "format", path));
+    if (kind == "dense") continue;
     return unsupported(path, ": quantization_config has ", other, ", which is not supported");
   }
   const Json* groups = config.find("config_groups");

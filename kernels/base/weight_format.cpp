@@ -1,7 +1,6 @@
 #include <prologue/kernels/base/weight_format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include <prologue/kernels/base/divide_up.h>
@@ -9,6 +8,7 @@
 #include <prologue/kernels/base/host/packed_weight.h>
 #include <prologue/kernels/base/host/parallel.h>
 #include <prologue/kernels/base/host/view_checks.h>
+#include <prologue/kernels/base/shared/quantize.h>
 
 namespace prologue {
 
@@ -144,11 +144,8 @@ void decode_q6_k(const uint8_t* block, float* out) {
 
 // Returns the value of a code of float8_e4m3fn; 0x7f and 0xff are 480 and -480.
 float e4m3_value(uint8_t code) {
-  // The bits below the exponent of 2^-7, or, without an exponent, of 2^-6, whose leading 1 is then subtracted.
-  const uint32_t magnitude = code & 0x7fu, bits = (magnitude << 20) + ((magnitude < 8 ? 121u : 120u) << 23);
-  auto value = std::bit_cast<float>(bits);
-  if (magnitude < 8) value -= 0.015625f;
-  return code < 128 ? value : -value;
+  const bool is_nan = (code & 0x7f) == 0x7f;
+  return !is_nan ? from_fp8_e4m3(code) : code < 128 ? 480.0f : -480.0f;
 }
 
 void decode_128(WeightFormat format, const uint8_t* block, float* out) {

@@ -165,13 +165,13 @@ __device__ inline void fill_stages(const UnpackingArgs& a, unsigned char* memory
   UnpackingStage stage{a, tail};
   for (int i = 0; i < first_fill; ++i, stage.advance()) load_weights(stage, i);
   wait_for_previous_kernels();
-  UnpackingStage of_x{a, tail};
-  for (int i = 0; i < first_fill; ++i, of_x.advance()) load_x(of_x, i);
-  UnpackingStage next{a, tail};
-  for (int i = first_fill; i < extent.count; ++i, next.advance()) {
-    next.emptied().wait(next.parity);
-    load_weights(next, i);
-    load_x(next, i);
+  stage.number = 0, stage.at = 0;
+  for (int i = 0; i < first_fill; ++i, stage.advance()) load_x(stage, i);
+  stage.number = 0, stage.at = 0, stage.parity = 0;
+  for (int i = first_fill; i < extent.count; ++i, stage.advance()) {
+    stage.emptied().wait(stage.parity);
+    load_weights(stage, i);
+    load_x(stage, i);
   }
 }
 
