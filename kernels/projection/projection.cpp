@@ -125,10 +125,10 @@ Status validate(const ProjectionParams& p, const GemmContext& context, const Exe
   PROLOGUE_RETURN_IF_ERROR(regions.read(matrix("x", p.x, p.num_tokens, p.k, p.x_stride)));
   if (p.packed.num_segments == 0) PROLOGUE_RETURN_IF_ERROR(regions.read(matrix("weight", p.weight, calls.gemm.n, p.k, p.k)));
   PROLOGUE_RETURN_IF_ERROR(regions.read(matrix("bias", p.bias, p.bias == nullptr ? 0 : 1, calls.gemm.n, calls.gemm.n)));
-  PROLOGUE_RETURN_IF_ERROR(add_norm_regions(p.norm, p.k, p.dtype, regions));
   PROLOGUE_RETURN_IF_ERROR(regions.write(matrix_of(calls.gemm.y_dtype, "y", p.y, p.num_tokens, p.n, p.y_stride)));
   PROLOGUE_RETURN_IF_ERROR(regions.write(array_region("workspace", p.workspace, calls.workspace_bytes, 1)));
   if (p.norm.given != 0) PROLOGUE_RETURN_IF_ERROR(validate(calls.norm, execution));
+  PROLOGUE_RETURN_IF_ERROR(add_norm_regions(p.norm, p.k, p.dtype, regions));
   PROLOGUE_RETURN_IF_ERROR(validate(calls.gemm, context, execution));
   PROLOGUE_RETURN_IF_ERROR(add_packed_regions(p.packed, p.k, regions));
   if (p.activation.given != 0) PROLOGUE_RETURN_IF_ERROR(validate(calls.activation, execution));

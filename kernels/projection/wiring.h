@@ -54,7 +54,7 @@ inline NormParams norm_of_rows(const InputNorm& norm, const void* x, void* out, 
   return p;
 }
 
-// Its weight and bias.
+// Its weight and bias, once validate(NormParams) has accepted them.
 inline Status add_norm_regions(const InputNorm& norm, int64_t width, DType dtype, RegionChecks& regions) {
   if (norm.given == 0) return {};
   const int64_t size = dtype_size(resolve_dtype(norm.weight_type, dtype));

@@ -113,8 +113,8 @@ Status validate(const QkvPrologueParams& p, const GemmContext& context, const Ex
   if (p.packed.num_segments == 0) {
     PROLOGUE_RETURN_IF_ERROR(regions.read(matrix("weight", p.weight, calls.projection.n, p.hidden_size)));
   }
-  PROLOGUE_RETURN_IF_ERROR(add_norm_regions(p.norm, p.hidden_size, p.prologue.dtype, regions));
   if (p.norm.given != 0) PROLOGUE_RETURN_IF_ERROR(validate(calls.norm, execution));
+  PROLOGUE_RETURN_IF_ERROR(add_norm_regions(p.norm, p.hidden_size, p.prologue.dtype, regions));
   PROLOGUE_RETURN_IF_ERROR(validate(calls.projection, context, execution));
   PROLOGUE_RETURN_IF_ERROR(add_packed_regions(p.packed, p.hidden_size, regions));
   PROLOGUE_RETURN_IF_ERROR(validate(calls.prologue, execution));

@@ -836,6 +836,7 @@ TEST(ProjectionRefusals, NameTheValueAndTheRule) {
   refuse("weight is null", [](P& p) { p.weight = nullptr; });
   refuse("y is null", [](P& p) { p.y = nullptr; });
   refuse("eps is -1", [](P& p) { p.norm.eps = -1.0f; });
+  refuse("weight_type is int4", [](P& p) { p.norm.weight_type = DType::int4; });
   refuse("overlap", [](P& p) { p.y = const_cast<void*>(p.x); });
   refuse("overlap", [](P& p) { p.y = p.workspace; });
   refuse("overlap", [](P& p) { p.workspace = const_cast<void*>(p.weight); });

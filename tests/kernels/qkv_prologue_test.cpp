@@ -665,6 +665,7 @@ TEST(QkvPrologueRefusals, NameTheValueAndTheRule) {
   refuse("hidden_states is null", [](P& p) { p.norm.given = 0, p.hidden_states = nullptr; });
   refuse("weight is null", [](P& p) { p.weight = nullptr; });
   refuse("eps is -1", [](P& p) { p.norm.eps = -1.0f; });
+  refuse("weight_type is int4", [](P& p) { p.norm.weight_type = DType::int4; });
   refuse("num_q_heads is -1", [](P& p) { p.prologue.num_q_heads = -1; });
   refuse("overlap", [](P& p) { p.prologue.q_out.data = const_cast<void*>(p.hidden_states); });
   refuse("overlap", [](P& p) { p.prologue.q_out.data = const_cast<void*>(p.weight); });
