@@ -28,11 +28,22 @@ namespace prologue {
 // dense: not quantised, elements of a DType.
 enum class WeightFormat : int32_t { dense = 0, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k, f8_e4m3, i8 };
 
-constexpr bool weight_format_is_packed(WeightFormat format) { return format >= WeightFormat::q8_0 && format <= WeightFormat::i8; }
-
 // Returns the values of a block.
 constexpr int64_t weight_block_elements(WeightFormat format) {
-  return format == WeightFormat::dense ? 1 : format < WeightFormat::q4_k ? 32 : format < WeightFormat::f8_e4m3 ? 256 : 128;
+  switch (format) {
+    case WeightFormat::dense: break;
+    case WeightFormat::q8_0:
+    case WeightFormat::q4_0:
+    case WeightFormat::q4_1:
+    case WeightFormat::q5_0:
+    case WeightFormat::q5_1: return 32;
+    case WeightFormat::q4_k:
+    case WeightFormat::q5_k:
+    case WeightFormat::q6_k: return 256;
+    case WeightFormat::f8_e4m3:
+    case WeightFormat::i8: return 128;
+  }
+  return 1;
 }
 
 // Returns the bytes of a block, or 0 for dense.
@@ -52,6 +63,8 @@ constexpr int64_t weight_block_bytes(WeightFormat format) {
   }
   return 0;
 }
+
+constexpr bool weight_format_is_packed(WeightFormat format) { return weight_block_bytes(format) > 0; }
 
 constexpr const char* weight_format_name(WeightFormat format) {
   switch (format) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 
+#include <prologue/kernels/base/host/packed_weight.h>
 #include <prologue/kernels/gemm/gemm.h>
 
 namespace prologue::cpu {
@@ -32,7 +33,7 @@ constexpr int64_t sum_elements(int64_t block) { return block == 32 ? 32 : 16; }
 // Computes y[rows, 16] = rows of x, from row `row` on, times the 16 rows of a group of packed weights.
 using GroupProduct = void (*)(const uint8_t* group, const QuantizedRows& x, int64_t row, float* y);
 
-constexpr int64_t kNumWeightFormats = static_cast<int64_t>(WeightFormat::i8);
+constexpr int64_t kNumWeightFormats = static_cast<int64_t>(kLastWeightFormat);
 constexpr int64_t kTileHeights[] = {8, 4, 2, 1};
 constexpr int64_t kNumTileHeights = 4;
 

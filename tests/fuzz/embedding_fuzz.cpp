@@ -1,6 +1,8 @@
 // Calls kernels/token_ops/embedding.h with any struct.
 #include <prologue/kernels/token_ops/embedding.h>
 
+#include <prologue/kernels/base/host/packed_weight.h>
+
 #include "tests/fuzz/operation.h"
 
 using namespace prologue;
@@ -19,7 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   p.indices.type = index_type(choices);
   const int64_t element = dtype_size(p.dtype);
   if (choices.chance(3)) {
-    p.table_format = choices.enumerator(WeightFormat::i8);
+    p.table_format = choices.enumerator(kLastWeightFormat);
     if (!choices.hostile()) p.width = weight_block_elements(p.table_format) * choices.integer(1, 3);
   }
   if (p.table_format == WeightFormat::dense) {

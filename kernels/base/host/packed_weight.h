@@ -1,4 +1,4 @@
-// Converts packed weights (weight_format.h) to floats. Internal.
+// What the operations on packed weights (weight_format.h) share. Internal.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,8 @@
 #include <prologue/kernels/base/weight_format.h>
 
 namespace prologue {
+
+inline constexpr WeightFormat kLastWeightFormat = WeightFormat::i8;
 
 // CUDA reads the pieces of two rows at once.
 inline constexpr int64_t kPackedDataAlignment = 16;
