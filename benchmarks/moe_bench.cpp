@@ -28,9 +28,12 @@ std::vector<int32_t> even_experts(const Model& model, int64_t num_tokens) {
   return ids;
 }
 
-void bench_gemm(bench::Bench& bench, GemmContext& context, DType dtype, const Model& model, bool down, int64_t num_tokens) {
-  const std::string name =
-      str_cat("moe_gemm ", dtype_name(dtype), " ", model.name, down ? " down" : " gate_up", " T=", num_tokens);
+// `format` is that of packed weights, or dense.
+void bench_gemm(bench::Bench& bench, GemmContext& context, DType dtype, WeightFormat format, const Model& model, bool down,
+                int64_t num_tokens) {
+  const bool packed = format != WeightFormat::dense;
+  const std::string name = str_cat("moe_gemm ", dtype_name(dtype), packed ? str_cat(" ", weight_format_name(format)) : "", " ",
+                                   model.name, down ? " down" : " gate_up", " T=", num_tokens);
   bench.run(name, [&](bench::Setup& setup) {
     MoeGemmParams p;
     p.num_tokens = num_tokens;
@@ -41,9 +44,11 @@ void bench_gemm(bench::Bench& bench, GemmContext& context, DType dtype, const Mo
     p.dtype = dtype;
     p.x_per_choice = down;
     const int64_t size = dtype_size(dtype), rows = num_tokens * p.top_k;
-    const int64_t used_bytes = std::min(rows, p.num_experts) * p.n * p.k * size;
+    const int64_t bytes_of_expert = packed ? packed_weight_bytes(format, p.n, p.k) : p.n * p.k * size;
+    const int64_t used_bytes = std::min(rows, p.num_experts) * bytes_of_expert;
     setup.rotate(used_bytes);
-    const auto weights = setup.rotated(p.num_experts * p.n * p.k * size, dtype);
+    const auto weights = setup.rotated(p.num_experts * bytes_of_expert, dtype);
+    if (packed) p.packed.num_segments = 1, p.packed.segments[0] = {weights[0], format, p.n};
     p.x = setup.shared((down ? rows : num_tokens) * p.k * size, dtype);
     p.expert_ids = setup.values(even_experts(model, num_tokens));
     p.y = setup.shared(rows * p.n * size, dtype);
@@ -52,7 +57,7 @@ void bench_gemm(bench::Bench& bench, GemmContext& context, DType dtype, const Mo
     const int64_t row_bytes = ((down ? rows : num_tokens) * p.k + rows * p.n) * size;
     return bench::Case{used_bytes + row_bytes,
                        [=, &context](const Execution& execution, int64_t rotation) mutable {
-                         p.weight = weights[static_cast<size_t>(rotation)];
+                         (packed ? p.packed.segments[0].data : p.weight) = weights[static_cast<size_t>(rotation)];
                          return moe_gemm(p, context, execution);
                        },
                        2.0 * static_cast<double>(rows * p.n * p.k)};
@@ -100,7 +105,12 @@ int main(int argc, char** argv) {
   for (const Model& model : kModels) {
     for (const int64_t num_tokens : {1, 16, 64, 512, 4096}) {
       bench_rows(bench, model, num_tokens);
-      for (const bool down : {false, true}) bench_gemm(bench, *created, DType::bf16, model, down, num_tokens);
+      for (const bool down : {false, true}) {
+        for (const WeightFormat format : {WeightFormat::dense, WeightFormat::q8_0, WeightFormat::q4_0, WeightFormat::q4_k}) {
+          const int64_t k = down ? model.intermediate : model.hidden;
+          if (k % weight_block_elements(format) == 0) bench_gemm(bench, *created, DType::bf16, format, model, down, num_tokens);
+        }
+      }
     }
   }
   return bench.finish();

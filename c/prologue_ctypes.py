@@ -1022,6 +1022,7 @@ class MoeGemmParams(_Struct):
         ("x_per_choice", c_bool),
         ("x", c_void_p),
         ("weight", c_void_p),
+        ("packed", PackedWeight),
         ("bias", c_void_p),
         ("expert_ids", c_void_p),
         ("row_scale", c_void_p),

@@ -24,7 +24,8 @@ class ModelBuilder {
 
   // These load the weights. The first error counts; after it they are none.
   template <class Load>
-  Weight take(const std::vector<std::pair<std::string, std::vector<int64_t>>>& tensors, int64_t rows, int64_t cols, const Load& load);
+  Weight take(const std::vector<std::pair<std::string, std::vector<int64_t>>>& tensors, int64_t rows, int64_t cols,
+              const Load& load);
   Weight matrix(const std::string& module, int64_t rows, int64_t cols);
   Weight vector(const std::string& name, int64_t size, float add = 0.0f);
   Weight bias(const std::string& module, int64_t size);
@@ -132,11 +133,12 @@ void ModelBuilder::load_qkv(Attention& attention) {
     return;
   }
   const std::string q = name(spec_.names.q), k = name(spec_.names.k), v = name(spec_.names.v);
-  attention.qkv_weight = stacked({{q + ".weight", q_rows}, {k + ".weight", kv_rows}, {v + ".weight", kv_rows}}, config.hidden_size);
+  attention.qkv_weight =
+      stacked({{q + ".weight", q_rows}, {k + ".weight", kv_rows}, {v + ".weight", kv_rows}}, config.hidden_size);
   if (loader_.has(q + ".bias") && loader_.has(k + ".bias") && loader_.has(v + ".bias")) {
-    attention.qkv_bias =
-        take({{q + ".bias", {q_rows}}, {k + ".bias", {kv_rows}}, {v + ".bias", {kv_rows}}}, 1, rows,
-             [&] { return loader_.load_joined({{q + ".bias", q_rows}, {k + ".bias", kv_rows}, {v + ".bias", kv_rows}}); });
+    attention.qkv_bias = take({{q + ".bias", {q_rows}}, {k + ".bias", {kv_rows}}, {v + ".bias", {kv_rows}}}, 1, rows, [&] {
+      return loader_.load_joined({{q + ".bias", q_rows}, {k + ".bias", kv_rows}, {v + ".bias", kv_rows}});
+    });
   } else {
     attention.q_bias = bias(q, q_rows);
     attention.k_bias = bias(k, kv_rows);
@@ -225,8 +227,9 @@ Mlp ModelBuilder::mlp() {
     const std::string gate = name(spec_.names.gate);
     mlp.up_weight = stacked({{gate + ".weight", width}, {up + ".weight", width}}, hidden);
     if (loader_.has(gate + ".bias")) {
-      mlp.up_bias = take({{gate + ".bias", {width}}, {up + ".bias", {width}}}, 1, 2 * width,
-                         [&] { return loader_.load_joined({{gate + ".bias", width}, {up + ".bias", width}}); });
+      mlp.up_bias = take({{gate + ".bias", {width}}, {up + ".bias", {width}}}, 1, 2 * width, [&] {
+        return loader_.load_joined({{gate + ".bias", width}, {up + ".bias", width}});
+      });
     }
   }
   const std::string down = name(spec_.names.down);
@@ -255,8 +258,9 @@ MixtureOfExperts ModelBuilder::experts() {
   if (!spec_.names.experts_gate_up.empty()) {
     const std::string both = name(spec_.names.experts_gate_up), down = name(spec_.names.experts_down);
     options.transposed = true;
-    moe.experts.down_weight = take({{down, {count, width, hidden}}}, count * hidden, width,
-                           [&] { return loader_.load_stacked({{down, hidden}}, width, options); });
+    moe.experts.down_weight = take({{down, {count, width, hidden}}}, count * hidden, width, [&] {
+      return loader_.load_stacked({{down, hidden}}, width, options);
+    });
     options.row_step = 2;
     moe.experts.up_weight = take({{both, {count, hidden, 2 * width}}}, 2 * count * width, hidden, [&] {
       return loader_.load_stacked({{both, width, 0}, {both, width, 1}}, hidden, options);
@@ -268,30 +272,28 @@ MixtureOfExperts ModelBuilder::experts() {
       return loader_.load_joined({{both_bias, width, 0}, {both_bias, width, 1}}, options);
     });
     options.row_step = 1;
-    moe.experts.down_bias = take({{down_bias, {count, hidden}}}, count, hidden,
-                         [&] { return loader_.load_joined({{down_bias, hidden}}, options); });
+    moe.experts.down_bias = take({{down_bias, {count, hidden}}}, count, hidden, [&] {
+      return loader_.load_joined({{down_bias, hidden}}, options);
+    });
     return moe;
   }
   const std::string gate = name(spec_.names.expert_gate) + ".weight", up = name(spec_.names.expert_up) + ".weight",
                     down = name(spec_.names.expert_down) + ".weight";
-  if (gate.find("{e}") == std::string::npos) {
-    moe.experts.up_weight = take({{gate, {count, width, hidden}}, {up, {count, width, hidden}}}, 2 * count * width, hidden, [&] {
-      return loader_.load_stacked({{gate, width}, {up, width}}, hidden, options);
-    });
-    moe.experts.down_weight = take({{down, {count, hidden, width}}}, count * hidden, width,
-                           [&] { return loader_.load_stacked({{down, hidden}}, width, options); });
-    return moe;
+  const bool apart = gate.find("{e}") != std::string::npos;
+  std::vector<std::pair<std::string, std::vector<int64_t>>> up_tensors, down_tensors;
+  for (int64_t e = 0; e < (apart ? count : 1); ++e) {
+    const auto shape = [&](int64_t rows, int64_t cols) {
+      return apart ? std::vector<int64_t>{rows, cols} : std::vector<int64_t>{count, rows, cols};
+    };
+    for (const std::string& each : {gate, up}) up_tensors.emplace_back(with_number(each, e, "{e}"), shape(width, hidden));
+    down_tensors.emplace_back(with_number(down, e, "{e}"), shape(hidden, width));
   }
-  std::vector<Part> gate_up_parts, down_parts;
-  for (int64_t e = 0; e < count; ++e) {
-    gate_up_parts.push_back({with_number(gate, e, "{e}"), width});
-    gate_up_parts.push_back({with_number(up, e, "{e}"), width});
-    down_parts.push_back({with_number(down, e, "{e}"), hidden});
-  }
-  WeightOptions converted;
-  converted.convert = true;
-  moe.experts.up_weight = stacked(gate_up_parts, hidden, converted);
-  moe.experts.down_weight = stacked(down_parts, width, converted);
+  moe.experts.up_weight = take(up_tensors, 2 * count * width, hidden, [&] {
+    return loader_.load_stacked({{gate, width}, {up, width}}, hidden, options);
+  });
+  moe.experts.down_weight = take(down_tensors, count * hidden, width, [&] {
+    return loader_.load_stacked({{down, hidden}}, width, options);
+  });
   return moe;
 }
 
@@ -336,10 +338,11 @@ Status ModelBuilder::add_ropes(Model& model) {
     model.rope_tables.push_back(std::make_unique<RopeTable>(std::move(table)));
     GraphRope of_graph(model.rope_tables.back().get());
     if (!rope.mrope_sections.empty()) {
-      PROLOGUE_ASSIGN_OR_RETURN(const std::vector<uint8_t> pair_axis, mrope_pair_axis(rope.mrope_sections, rope.mrope_interleaved));
+      PROLOGUE_ASSIGN_OR_RETURN(const std::vector<uint8_t> pair_axis,
+                                mrope_pair_axis(rope.mrope_sections, rope.mrope_interleaved));
       if (static_cast<int64_t>(pair_axis.size()) != pairs) {
-        return data_loss(loader_.checkpoint().path(), ": mrope_section has ", pair_axis.size(), " pairs in all: a head has ", pairs,
-                         " rotated pairs");
+        return data_loss(loader_.checkpoint().path(), ": mrope_section has ", pair_axis.size(), " pairs in all: a head has ",
+                         pairs, " rotated pairs");
       }
       PROLOGUE_ASSIGN_OR_RETURN(Buffer axes, Buffer::allocate(loader_.execution().device, pairs));
       PROLOGUE_RETURN_IF_ERROR(copy_to_device(axes.data(), pair_axis.data(), pairs, loader_.execution()));
@@ -409,7 +412,8 @@ Result<Model> build_model(const ModelSpec& given, const ModelOptions& options, W
   ModelSpec spec = given;
   std::vector<std::string> warnings;
   PROLOGUE_RETURN_IF_ERROR(settle_tied_head(spec, loader, warnings));
-  for (const auto& [what, block] : {std::pair{"the Hadamard block", options.hadamard_block}, {"the Hadamard block of V", options.v_hadamard_block}}) {
+  for (const auto& [what, block] :
+       {std::pair{"the Hadamard block", options.hadamard_block}, {"the Hadamard block of V", options.v_hadamard_block}}) {
     if (block == 0) continue;
     PROLOGUE_RETURN_IF_ERROR(check_hadamard_block(loader.checkpoint().path().c_str(), what, block, spec.config.head_dim));
   }

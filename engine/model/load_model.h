@@ -16,7 +16,7 @@ namespace prologue {
 struct ModelOptions {
   int64_t hadamard_block = 0;    // of Q and K; 0: no Hadamard transform
   int64_t v_hadamard_block = 0;  // of V, and of attention's output; 0: none
-  bool keep_quantized = false;   // quantised matrices stay so, but for those of experts; dtype is that of the activations
+  bool keep_quantized = false;   // quantised matrices stay so; dtype is that of the activations
 };
 
 // not_found, data_loss: the configuration lacks a key, or is contradictory. unsupported: the model is of no family that this library knows,

@@ -9,6 +9,7 @@
 #include <prologue/engine/base/printable.h>
 #include <prologue/engine/checkpoint/name_list.h>
 #include <prologue/engine/gguf/dequantize.h>
+#include <prologue/engine/model/model_spec.h>
 #include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/internal/run.h>
 
@@ -69,7 +70,11 @@ WeightFormat weight_format(GgmlType type) {
 
 WeightLoader::WeightLoader(const Checkpoint& checkpoint, DType dtype, const Execution& execution,
                            std::function<void(double)> progress, bool keep_quantized)
-    : checkpoint_(checkpoint), dtype_(dtype), execution_(execution), progress_(std::move(progress)), keep_quantized_(keep_quantized) {
+    : checkpoint_(checkpoint),
+      dtype_(dtype),
+      execution_(execution),
+      progress_(std::move(progress)),
+      keep_quantized_(keep_quantized) {
   for (const TensorInfo& tensor : checkpoint.tensors()) total_bytes_ += tensor.size_bytes;
 }
 
@@ -139,8 +144,7 @@ void WeightLoader::count(const std::vector<Slice>& slices, const Options& option
   const bool packed = can_pack(slices, options);
   for (const Slice& slice : slices) {
     const WeightFormat format = packed ? weight_format(slice.tensor->type) : WeightFormat::dense;
-    weight_bytes_ += packed ? packed_weight_bytes(format, slice.rows, slice.cols)
-                            : std::max<int64_t>(1, options.experts) * slice.rows * slice.cols * dtype_size(dtype_);
+    weight_bytes_ += packed ? packed_weight_bytes(format, slice.rows, slice.cols) : slice.rows * slice.cols * dtype_size(dtype_);
     if (packed && std::find(formats_.begin(), formats_.end(), format) == formats_.end()) formats_.push_back(format);
   }
   has_dense_matrices_ = has_dense_matrices_ || (!packed && slices.front().cols > 1);  // a vector is a column
@@ -172,20 +176,12 @@ Result<Weight> WeightLoader::load(const std::string& name, int64_t rows, int64_t
 }
 
 Result<Weight> WeightLoader::load_stacked(const std::vector<Part>& parts, int64_t cols, const Options& options) {
-  std::vector<Slice> slices;
-  for (const Part& part : parts) {
-    PROLOGUE_ASSIGN_OR_RETURN(const Slice slice, slice_of(part, false, cols, options));
-    slices.push_back(slice);
-  }
+  PROLOGUE_ASSIGN_OR_RETURN(const std::vector<Slice> slices, slices_of(parts, false, cols, options));
   return load_slices(slices, options);
 }
 
 Result<Weight> WeightLoader::load_joined(const std::vector<Part>& parts, const Options& options) {
-  std::vector<Slice> slices;
-  for (const Part& part : parts) {
-    PROLOGUE_ASSIGN_OR_RETURN(const Slice slice, slice_of(part, true, 1, options));
-    slices.push_back(slice);
-  }
+  PROLOGUE_ASSIGN_OR_RETURN(const std::vector<Slice> slices, slices_of(parts, true, 1, options));
   PROLOGUE_ASSIGN_OR_RETURN(const Weight column, load_slices(slices, options));
   const int64_t vectors = std::max<int64_t>(1, options.experts);
   return Weight{column.data, vectors, column.rows / vectors, column.dtype};
@@ -218,28 +214,42 @@ Result<bool> WeightLoader::are_same(const std::string& name, const std::string& 
   return true;
 }
 
-Result<WeightLoader::Slice> WeightLoader::slice_of(const Part& part, bool is_vector, int64_t cols, const Options& options) const {
-  PROLOGUE_ASSIGN_OR_RETURN(const TensorInfo* const tensor, find(part.name));
-  if (part.rows < 1 || part.first_row < 0 || options.row_step < 1 || options.experts < 0) {
-    return invalid_argument("tensor ", printable(part.name), ": ", part.rows, " rows from ", part.first_row, " in steps of ",
-                            options.row_step, " of ", options.experts, " experts: must be at least 1, 0, 1 and 0");
+Result<std::vector<WeightLoader::Slice>> WeightLoader::slices_of(const std::vector<Part>& parts, bool is_vector, int64_t cols,
+                                                                 const Options& options) const {
+  std::vector<Slice> slices;
+  for (const Part& part : parts) {
+    if (part.rows < 1 || part.first_row < 0 || options.row_step < 1 || options.experts < 0) {
+      return invalid_argument("tensor ", printable(part.name), ": ", part.rows, " rows from ", part.first_row, " in steps of ",
+                              options.row_step, " of ", options.experts, " experts: must be at least 1, 0, 1 and 0");
+    }
+    for (int64_t expert = 0; expert < std::max<int64_t>(1, options.experts); ++expert) {
+      PROLOGUE_ASSIGN_OR_RETURN(const Slice slice, slice_of(part, expert, is_vector, cols, options));
+      slices.push_back(slice);
+    }
   }
-  const int64_t experts = std::max<int64_t>(1, options.experts);
+  return slices;
+}
+
+Result<WeightLoader::Slice> WeightLoader::slice_of(const Part& part, int64_t expert, bool is_vector, int64_t cols,
+                                                   const Options& options) const {
   const bool transposed = options.transposed && !is_vector;
+  const bool has_all_experts = options.experts > 0 && part.name.find("{e}") == std::string::npos;
+  PROLOGUE_ASSIGN_OR_RETURN(const TensorInfo* const tensor, find(with_number(part.name, expert, "{e}")));
   // The tensor is read as [experts, outer, inner]; the rows are one of these two.
-  auto dims = with_rank(tensor->shape, (options.experts > 0 ? 1 : 0) + (is_vector ? 1 : 2));
+  auto dims = with_rank(tensor->shape, (has_all_experts ? 1 : 0) + (is_vector ? 1 : 2));
   if (dims && is_vector) dims->push_back(1);
-  if (dims && options.experts == 0) dims->insert(dims->begin(), 1);
+  if (dims && !has_all_experts) dims->insert(dims->begin(), 1);
   const int64_t rows = !dims ? 0 : (*dims)[transposed ? 2 : 1];
-  if (!dims || dims->front() != experts || (*dims)[transposed ? 1 : 2] != cols || part.first_row >= rows ||
-      part.rows - 1 > (rows - 1 - part.first_row) / options.row_step) {
-    const std::string of_experts = options.experts > 0 ? str_cat(experts, " experts of ") : "";
+  if (!dims || dims->front() != (has_all_experts ? options.experts : 1) || (*dims)[transposed ? 1 : 2] != cols ||
+      part.first_row >= rows || part.rows - 1 > (rows - 1 - part.first_row) / options.row_step) {
+    const std::string of_experts = has_all_experts ? str_cat(options.experts, " experts of ") : "";
     return unexpected_shape(
         *tensor, str_cat(of_experts, part.rows, " rows from ", part.first_row, " in steps of ", options.row_step, ", of ", cols,
                          transposed ? " elements, transposed," : " elements"));
   }
-  if (transposed) return Slice{tensor, part.first_row, part.rows, cols, options.row_step, rows, rows * cols};
-  return Slice{tensor, part.first_row * cols, part.rows, cols, options.row_step * cols, 1, rows * cols};
+  const int64_t begin = has_all_experts ? expert * rows * cols : 0;
+  if (transposed) return Slice{tensor, begin + part.first_row, part.rows, cols, options.row_step, rows};
+  return Slice{tensor, begin + part.first_row * cols, part.rows, cols, options.row_step * cols, 1};
 }
 
 Result<unsigned char*> WeightLoader::allocate(int64_t num_bytes) {
@@ -266,37 +276,55 @@ Result<unsigned char*> WeightLoader::allocate(int64_t num_bytes) {
 }
 
 bool WeightLoader::can_pack(const std::vector<Slice>& slices, const Options& options) const {
-  if (!keep_quantized_ || options.convert || options.experts > 0 || options.add != 0.0f) return false;
-  return slices.size() <= static_cast<size_t>(kMaxWeightSegments) &&
-         std::all_of(slices.begin(), slices.end(), [](const Slice& slice) {
-           const WeightFormat format = weight_format(slice.tensor->type);
-           return weight_format_is_packed(format) && slice.col_stride == 1 && slice.row_stride == slice.cols &&
-                  slice.cols % weight_block_elements(format) == 0;
-         });
+  if (!keep_quantized_ || options.convert || options.add != 0.0f) return false;
+  const size_t experts = static_cast<size_t>(std::max<int64_t>(1, options.experts));
+  if (slices.size() > static_cast<size_t>(kMaxWeightSegments) * experts) return false;
+  for (size_t i = 0; i < slices.size(); ++i) {
+    const Slice& slice = slices[i];
+    const WeightFormat format = weight_format(slice.tensor->type);
+    if (!weight_format_is_packed(format) || slice.col_stride != 1 || slice.cols % weight_block_elements(format) != 0)
+      return false;
+    if (format != weight_format(slices[i / experts * experts].tensor->type)) return false;
+    if (options.experts > 0 && slice.rows % kPackedGroupRows != 0) return false;
+  }
+  return true;
 }
 
 // Blocks are packed on the host; for CUDA a piece at a time in staging_.
-Result<Weight> WeightLoader::pack_slices(const std::vector<Slice>& slices) {
+Status WeightLoader::pack(const Slice& slice, unsigned char*& target) {
   const bool direct = execution_.device == Device::cpu;
-  const Execution host{Device::cpu, execution_.num_threads};
+  const WeightFormat format = weight_format(slice.tensor->type);
+  const int64_t row_bytes = slice.cols / weight_block_elements(format) * weight_block_bytes(format);
+  const int64_t at_once =
+      std::max<int64_t>(1, kElementsAtOnce / (slice.row_stride * kPackedGroupRows)) * kPackedGroupRows;  // groups
+  for (int64_t row = 0; row < slice.rows; row += at_once) {
+    const int64_t rows = std::min(at_once, slice.rows - row), packed_bytes = packed_weight_bytes(format, rows, slice.cols);
+    PROLOGUE_ASSIGN_OR_RETURN(const std::byte* const blocks, read_rows(slice, row, rows));
+    if (!direct) staging_.resize(std::max(staging_.size(), static_cast<size_t>(packed_bytes)));
+    void* const packed = direct ? target : staging_.data();
+    const Execution host{Device::cpu, execution_.num_threads};
+    PROLOGUE_RETURN_IF_ERROR(pack_weight({format, rows, slice.cols, blocks, packed}, host));
+    if (!direct) PROLOGUE_RETURN_IF_ERROR(copy_to_device(target, packed, packed_bytes, execution_));
+    target += packed_bytes;
+    count_bytes(rows * row_bytes);
+  }
+  return {};
+}
+
+Result<Weight> WeightLoader::pack_slices(const std::vector<Slice>& slices, const Options& options) {
+  const size_t experts = static_cast<size_t>(std::max<int64_t>(1, options.experts));
   Weight weight{nullptr, 0, slices.front().cols, dtype_};
-  for (const Slice& slice : slices) {
-    const WeightFormat format = weight_format(slice.tensor->type);
-    const int64_t row_bytes = slice.cols / weight_block_elements(format) * weight_block_bytes(format);
-    PROLOGUE_ASSIGN_OR_RETURN(unsigned char* const data, allocate(packed_weight_bytes(format, slice.rows, slice.cols)));
-    const int64_t at_once = std::max<int64_t>(1, kElementsAtOnce / (slice.cols * kPackedGroupRows)) * kPackedGroupRows;  // whole groups
-    for (int64_t row = 0; row < slice.rows; row += at_once) {
-      const int64_t rows = std::min(at_once, slice.rows - row);
-      PROLOGUE_RETURN_IF_ERROR(read(slice, slice.begin + row * slice.cols, rows * slice.cols));
-      const int64_t packed_bytes = packed_weight_bytes(format, rows, slice.cols);
-      if (!direct) staging_.resize(std::max(staging_.size(), static_cast<size_t>(packed_bytes)));
-      void* const packed = direct ? data + row * row_bytes : staging_.data();
-      PROLOGUE_RETURN_IF_ERROR(pack_weight({format, rows, slice.cols, source_.data(), packed}, host));
-      if (!direct) PROLOGUE_RETURN_IF_ERROR(copy_to_device(data + row * row_bytes, packed, packed_bytes, execution_));
-      count_bytes(rows * row_bytes);
+  for (size_t i = 0; i < slices.size(); i += experts) {
+    const WeightFormat format = weight_format(slices[i].tensor->type);
+    int64_t rows = 0, bytes = 0;
+    for (size_t e = 0; e < experts; ++e) {
+      rows += slices[i + e].rows, bytes += packed_weight_bytes(format, slices[i + e].rows, slices[i + e].cols);
     }
-    weight.rows += slice.rows;
-    weight.packed.segments[weight.packed.num_segments++] = {data, format, slice.rows};
+    PROLOGUE_ASSIGN_OR_RETURN(unsigned char* const data, allocate(bytes));
+    unsigned char* target = data;
+    for (size_t e = 0; e < experts; ++e) PROLOGUE_RETURN_IF_ERROR(pack(slices[i + e], target));
+    weight.rows += rows;
+    weight.packed.segments[weight.packed.num_segments++] = {data, format, rows};
   }
   weight.data = weight.packed.segments[0].data;
   return weight;
@@ -304,17 +332,17 @@ Result<Weight> WeightLoader::pack_slices(const std::vector<Slice>& slices) {
 
 Result<Weight> WeightLoader::load_slices(const std::vector<Slice>& slices, const Options& options) {
   count(slices, options);
-  const int64_t experts = std::max<int64_t>(1, options.experts), cols = slices.front().cols;
+  const size_t experts = static_cast<size_t>(std::max<int64_t>(1, options.experts));
+  const int64_t cols = slices.front().cols;
   int64_t rows = 0;
   for (const Slice& slice : slices) rows += slice.rows;
-  rows *= experts;
   if (measuring_) return Weight{this, rows, cols, dtype_};
-  if (can_pack(slices, options)) return pack_slices(slices);
+  if (can_pack(slices, options)) return pack_slices(slices, options);
   PROLOGUE_ASSIGN_OR_RETURN(unsigned char* const data, allocate(rows * cols * dtype_size(dtype_)));
   unsigned char* target = data;
-  for (int64_t expert = 0; expert < experts; ++expert) {
-    for (Slice slice : slices) {
-      slice.begin += expert * slice.expert_stride;
+  for (size_t expert = 0; expert < experts; ++expert) {
+    for (size_t i = expert; i < slices.size(); i += experts) {
+      const Slice& slice = slices[i];
       const bool contiguous = slice.col_stride == 1 && slice.row_stride == slice.cols;
       PROLOGUE_RETURN_IF_ERROR(contiguous ? load_contiguous(slice, options.add, target)
                                           : load_strided(slice, options.add, target));
@@ -341,28 +369,37 @@ Status WeightLoader::load_strided(const Slice& slice, float add, unsigned char*&
   const GgmlTypeInfo& type = *ggml_type_info(slice.tensor->type);
   const bool whole_rows = slice.col_stride == 1;
   if (whole_rows ? slice.cols % type.block_elements != 0 : type.block_elements != 1) return divided_block(slice);
-  const auto bytes_of = [&](int64_t elements) { return elements / type.block_elements * type.block_bytes; };
-  // Transposed, every row is all over the slice: it is read once.
-  const int64_t at_once = whole_rows ? std::max<int64_t>(1, kElementsAtOnce / slice.row_stride) : slice.rows;
-  for (int64_t row = 0; row < slice.rows; row += at_once) {
-    const int64_t rows = std::min(at_once, slice.rows - row);
-    const int64_t span = (rows - 1) * slice.row_stride + (whole_rows ? slice.cols : (slice.cols - 1) * slice.col_stride + 1);
-    PROLOGUE_RETURN_IF_ERROR(read(slice, slice.begin + row * slice.row_stride, span));
-    gathered_.resize(std::max(gathered_.size(), static_cast<size_t>(bytes_of(rows * slice.cols))));
-    if (whole_rows) {
-      for (int64_t r = 0; r < rows; ++r) {
-        std::memcpy(gathered_.data() + bytes_of(r * slice.cols), source_.data() + bytes_of(r * slice.row_stride),
-                    static_cast<size_t>(bytes_of(slice.cols)));
-      }
-    } else {
-      const auto gather = type.block_bytes == 8   ? gather_elements<uint64_t>
-                          : type.block_bytes == 4 ? gather_elements<uint32_t>
-                                                  : gather_elements<uint16_t>;
-      gather(source_.data(), rows, slice.cols, slice.row_stride, slice.col_stride, gathered_.data(), execution_.num_threads);
+  if (whole_rows) {
+    const int64_t at_once = std::max<int64_t>(1, kElementsAtOnce / slice.row_stride);
+    for (int64_t row = 0; row < slice.rows; row += at_once) {
+      const int64_t rows = std::min(at_once, slice.rows - row);
+      PROLOGUE_ASSIGN_OR_RETURN(const std::byte* const source, read_rows(slice, row, rows));
+      PROLOGUE_RETURN_IF_ERROR(store(*slice.tensor, source, rows * slice.cols, add, target));
     }
-    PROLOGUE_RETURN_IF_ERROR(store(*slice.tensor, gathered_.data(), rows * slice.cols, add, target));
+    return {};
   }
-  return {};
+  // Transposed, every row is all over the slice: it is read once.
+  const int64_t span = (slice.rows - 1) * slice.row_stride + (slice.cols - 1) * slice.col_stride + 1;
+  PROLOGUE_RETURN_IF_ERROR(read(slice, slice.begin, span));
+  gathered_.resize(std::max(gathered_.size(), static_cast<size_t>(slice.rows * slice.cols * type.block_bytes)));
+  const auto gather = type.block_bytes == 8   ? gather_elements<uint64_t>
+                      : type.block_bytes == 4 ? gather_elements<uint32_t>
+                                              : gather_elements<uint16_t>;
+  gather(source_.data(), slice.rows, slice.cols, slice.row_stride, slice.col_stride, gathered_.data(), execution_.num_threads);
+  return store(*slice.tensor, gathered_.data(), slice.rows * slice.cols, add, target);
+}
+
+Result<const std::byte*> WeightLoader::read_rows(const Slice& slice, int64_t row, int64_t rows) {
+  const GgmlTypeInfo& type = *ggml_type_info(slice.tensor->type);
+  const auto bytes_of = [&](int64_t elements) { return static_cast<size_t>(elements / type.block_elements * type.block_bytes); };
+  PROLOGUE_RETURN_IF_ERROR(read(slice, slice.begin + row * slice.row_stride, (rows - 1) * slice.row_stride + slice.cols));
+  if (slice.row_stride == slice.cols) return source_.data();
+  gathered_.resize(std::max(gathered_.size(), bytes_of(rows * slice.cols)));
+  for (int64_t r = 0; r < rows; ++r) {
+    std::memcpy(gathered_.data() + bytes_of(r * slice.cols), source_.data() + bytes_of(r * slice.row_stride),
+                bytes_of(slice.cols));
+  }
+  return gathered_.data();
 }
 
 Status WeightLoader::divided_block(const Slice& slice) const {

@@ -26,9 +26,9 @@ struct WeightOptions {
   float add = 0.0f;         // to every element in float32, before it is rounded: Gemma's 1 + w
   int64_t row_step = 1;     // 2: every second row, as of gate and up that alternate
   bool convert = false;     // to the compute type also what is quantised (keep_quantized)
-  // If it is above 0, the tensors are [experts, rows, cols] (transposed: [experts, cols, rows]; vectors: [experts, rows]). Rows are counted
-  // inside an expert, and the parts follow each other inside each: the weight is [experts * sum of rows, cols] (vectors: [experts, sum of
-  // rows]).
+  // If it is above 0, the tensors are [experts, rows, cols] (transposed: [experts, cols, rows]; vectors: [experts, rows]), or, where a part's
+  // name has "{e}", there is one for each expert. Rows are counted inside an expert, and the parts follow each other inside each: the weight is
+  // [experts * sum of rows, cols] (vectors: [experts, sum of rows]). If it is packed, each part is a segment, with its rows of all experts.
   int64_t experts = 0;
 };
 
@@ -40,8 +40,9 @@ class WeightLoader {
 
   // `progress` is called with the fraction of the checkpoint's tensor bytes that has been loaded. The checkpoint must outlive this.
   // keep_quantized: a matrix whose tensors are all quantised stays so, and is only packed (kernels/base/weight_format.h), on the CPU as on
-  // CUDA. These are converted all the same: matrices of experts, transposed ones, those with a row step, and those of more than
-  // kMaxWeightSegments tensors. The columns of packed matrices are whole blocks, so a multiple of 32, 128 or 256.
+  // CUDA. These are converted all the same: transposed matrices, those of more than kMaxWeightSegments parts, and those of experts of which a
+  // part has another format for each expert, or rows that are no multiple of 16. The columns of packed matrices are whole blocks, so a multiple
+  // of 32, 128 or 256.
   WeightLoader(const Checkpoint& checkpoint, DType dtype, const Execution& execution, std::function<void(double)> progress,
                bool keep_quantized = false);
 
@@ -94,7 +95,7 @@ class WeightLoader {
     std::string name;
     std::vector<int64_t> shape;
   };
-  // Says where the elements of a tensor are as rows: element (r, c) of the first expert is at begin + r * row_stride + c * col_stride.
+  // Says where the elements of a tensor are as rows: element (r, c) is at begin + r * row_stride + c * col_stride.
   struct Slice {
     const TensorInfo* tensor = nullptr;
     int64_t begin = 0;
@@ -102,21 +103,26 @@ class WeightLoader {
     int64_t cols = 0;
     int64_t row_stride = 0;
     int64_t col_stride = 1;
-    int64_t expert_stride = 0;
   };
 
   Result<const TensorInfo*> find(const std::string& name) const;
-  Result<Slice> slice_of(const Part& part, bool is_vector, int64_t cols, const Options& options) const;
+  // Returns those of all experts of the first part, then those of the second one, and so on.
+  Result<std::vector<Slice>> slices_of(const std::vector<Part>& parts, bool is_vector, int64_t cols,
+                                       const Options& options) const;
+  Result<Slice> slice_of(const Part& part, int64_t expert, bool is_vector, int64_t cols, const Options& options) const;
   Status unexpected_shape(const TensorInfo& tensor, const std::string& expected) const;
   Status divided_block(const Slice& slice) const;
   void count(const std::vector<Slice>& slices, const Options& options);
 
   Result<Weight> load_slices(const std::vector<Slice>& slices, const Options& options);
   bool can_pack(const std::vector<Slice>& slices, const Options& options) const;
-  Result<Weight> pack_slices(const std::vector<Slice>& slices);
+  Result<Weight> pack_slices(const std::vector<Slice>& slices, const Options& options);
+  Status pack(const Slice& slice, unsigned char*& target);
   void count_bytes(int64_t num_bytes);
   Status load_contiguous(const Slice& slice, float add, unsigned char*& target);
   Status load_strided(const Slice& slice, float add, unsigned char*& target);
+  // Reads rows [row, row + rows) of a slice of whole rows, and returns them as one array of blocks.
+  Result<const std::byte*> read_rows(const Slice& slice, int64_t row, int64_t rows);
   // Reads elements [first, first + count) of the tensor, whole blocks, to source_.
   Status read(const Slice& slice, int64_t first, int64_t count);
   // Converts `count` elements, copies them to the device and advances `target` past them.

@@ -173,6 +173,42 @@ void unpack_block(WeightFormat format, const void* packed, int64_t cols, int64_t
   decode_parts(format, bytes, out);
 }
 
+Status check_packed_weight(const char* operation, const PackedWeight& packed, const void* weight, int64_t n, int64_t k,
+                           Device device) {
+  constexpr int64_t kMaxRows = int64_t{1} << 31;
+  if (packed.num_segments < 0 || packed.num_segments > kMaxWeightSegments) {
+    return invalid_argument(operation, ": packed.num_segments is ", packed.num_segments, ": it must be 0 to ",
+                            kMaxWeightSegments);
+  }
+  if (packed.num_segments == 0) return {};
+  if (weight != nullptr) {
+    return invalid_argument(operation, ": packed.num_segments is ", packed.num_segments,
+                            ": the weights are the segments, and weight must be null");
+  }
+  if (k > kMaxPackedK) {
+    return unsupported(operation, ": k is ", k, ": with packed weights it must be at most ", kMaxPackedK);
+  }
+  int64_t rows = 0;
+  for (int32_t s = 0; s < packed.num_segments; ++s) {
+    const PackedRows& segment = packed.segments[s];
+    if (!weight_format_is_packed(segment.format)) {
+      return invalid_argument(operation, ": packed.segments[", s, "].format is ", weight_format_name(segment.format),
+                              ": it must be one of the block formats");
+    }
+    if (k % weight_block_elements(segment.format) != 0) {
+      return invalid_argument(operation, ": k is ", k, ": ", weight_format_name(segment.format), " needs a multiple of ",
+                              weight_block_elements(segment.format));
+    }
+    if (segment.rows < 0 || segment.rows > kMaxRows) {
+      return invalid_argument(operation, ": packed.segments[", s, "].rows is ", segment.rows, ": it must be 0 to ", kMaxRows);
+    }
+    PROLOGUE_RETURN_IF_ERROR(check_packed_alignment(operation, segment.data, device));
+    rows += segment.rows;
+  }
+  if (rows != n) return invalid_argument(operation, ": the segments have ", rows, " rows: n is ", n);
+  return {};
+}
+
 Status pack_weight(const PackWeightParams& p, const Execution& execution) {
   constexpr const char* kName = "pack_weight";
   constexpr int64_t kMaxExtent = int64_t{1} << 31;

@@ -26,9 +26,7 @@ bool overlap(const ByteRange& a, const ByteRange& b) {
 // The limit is that of the arrays of all other operations.
 constexpr int64_t kMaxBytes = int64_t{1} << 60;
 
-// Packed weights have these limits. The CPU's scratch has room for a quantised row of x.
-constexpr int64_t kMaxPackedK = cpu::kMaxQuantizedK;
-constexpr int64_t kMaxPackedRows = int64_t{1} << 31;
+static_assert(kMaxPackedK <= cpu::kMaxQuantizedK, "the CPU's scratch has room for a quantised row of x");
 
 // Returns the bytes from the first element of a matrix to the end of its last row.
 Result<int64_t> span_bytes(const char* name, int64_t rows, int64_t columns, int64_t stride, DType dtype) {
@@ -46,40 +44,6 @@ Status check_apart(const ByteRange& y, const ByteRange& input) {
   if (!overlap(y, input)) return {};
   return invalid_argument("gemm: y (", y.size, " bytes at ", y.data, ") overlaps ", input.name, " (", input.size, " bytes at ",
                           input.data, "): the output must not overlap any input");
-}
-
-// Checks the shapes and formats of packed weights.
-Status check_segments(const GemmParams& p, Device device) {
-  if (p.packed.num_segments < 0 || p.packed.num_segments > kMaxWeightSegments) {
-    return invalid_argument("gemm: packed.num_segments is ", p.packed.num_segments, ": it must be 0 to ", kMaxWeightSegments);
-  }
-  if (p.packed.num_segments == 0) return {};
-  if (p.weight != nullptr) {
-    return invalid_argument("gemm: packed.num_segments is ", p.packed.num_segments,
-                            ": the weights are the segments, and weight must be null");
-  }
-  if (p.k > kMaxPackedK) {
-    return unsupported("gemm: k is ", p.k, ": with packed weights it must be at most ", kMaxPackedK);
-  }
-  int64_t rows = 0;
-  for (int32_t s = 0; s < p.packed.num_segments; ++s) {
-    const PackedRows& segment = p.packed.segments[s];
-    if (!weight_format_is_packed(segment.format)) {
-      return invalid_argument("gemm: packed.segments[", s, "].format is ", weight_format_name(segment.format),
-                              ": it must be one of the block formats");
-    }
-    if (p.k % weight_block_elements(segment.format) != 0) {
-      return invalid_argument("gemm: k is ", p.k, ": ", weight_format_name(segment.format), " needs a multiple of ",
-                              weight_block_elements(segment.format));
-    }
-    if (segment.rows < 0 || segment.rows > kMaxPackedRows) {
-      return invalid_argument("gemm: packed.segments[", s, "].rows is ", segment.rows, ": it must be 0 to ", kMaxPackedRows);
-    }
-    PROLOGUE_RETURN_IF_ERROR(check_packed_alignment("gemm", segment.data, device));
-    rows += segment.rows;
-  }
-  if (rows != p.n) return invalid_argument("gemm: the segments have ", rows, " rows: n is ", p.n);
-  return {};
 }
 
 }  // namespace
@@ -107,7 +71,7 @@ Status validate(const GemmParams& p, const GemmContext& context, const Execution
   }
   if (p.x_stride < p.k) return invalid_argument("gemm: x_stride is ", p.x_stride, ": it must be at least k, which is ", p.k);
   if (p.y_stride < p.n) return invalid_argument("gemm: y_stride is ", p.y_stride, ": it must be at least n, which is ", p.n);
-  PROLOGUE_RETURN_IF_ERROR(check_segments(p, execution.device));
+  PROLOGUE_RETURN_IF_ERROR(check_packed_weight("gemm", p.packed, p.weight, p.n, p.k, execution.device));
   ByteRange x{"x", p.x, p.dtype}, weight{"weight", p.weight, p.dtype}, bias{"bias", p.bias, p.dtype}, y{"y", p.y, p.y_dtype};
   PROLOGUE_ASSIGN_OR_RETURN(x.size, span_bytes("x", p.m, p.k, p.x_stride, p.dtype));
   if (p.packed.num_segments == 0) {

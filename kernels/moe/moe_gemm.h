@@ -4,7 +4,7 @@
 //   y[r, n] = row_scale[r] * sum_k x_r[k] * weight[e, n, k]  (+ bias[e, n])
 //
 //   x           [num_tokens, K] dtype, contiguous; with x_per_choice [num_tokens * top_k, K]
-//   weight      [num_experts, N, K] dtype, contiguous
+//   weight      [num_experts, N, K] dtype, contiguous; or packed rows, below
 //   bias        [num_experts, N] dtype, contiguous; null = none
 //   expert_ids  [num_tokens, top_k] int32, contiguous, on the device: what moe_route wrote
 //   row_scale   [num_tokens * top_k] float32; null = 1. (Llama 4 multiplies what goes into an expert by its weight.)
@@ -13,7 +13,14 @@
 //
 // The rows of an id outside 0..num_experts-1 become zeros. num_tokens = 0 is a no-op.
 //
-// Numerics: float32 accumulation, scale and bias in float32, one rounding at the store. The bits of a row of y depend only on that row
+// Packed weights: with packed.num_segments > 0, `weight` is null and the N rows of each expert are those of all segments, each in one of the
+// block formats of weight_format.h. A segment says how many rows of one expert it has, a multiple of 16; its data are those rows of all
+// experts, one expert after another: num_experts * packed_weight_bytes(format, rows, K) bytes. K is a multiple of the blocks of every format,
+// and at most 2^20. On CUDA x is aligned to 16 bytes.
+//
+// Numerics: float32 accumulation, scale and bias in float32, one rounding at the store. Packed weights: on the CPU the sum over k is that of
+// gemm.h, which quantises x. On CUDA no weight is rounded: of each 32 values of k (or 16, where those have a scale of their own) the products
+// of x and the codes are added, multiplied by the scale and added up, and so are those of x and the minimum. The bits of a row of y depend only on that row
 // of x, its scale and its expert: not on num_tokens, nor on what else is in the batch, nor on the number of threads.
 //
 // Nothing is read on the host: which rows an expert has is found out on the device, so the call can be captured in a graph. It never
@@ -38,6 +45,7 @@ struct MoeGemmParams {
   bool x_per_choice = false;
   const void* x = nullptr;
   const void* weight = nullptr;
+  PackedWeight packed = {};  // instead of `weight`
   const void* bias = nullptr;
   const int32_t* expert_ids = nullptr;
   const float* row_scale = nullptr;

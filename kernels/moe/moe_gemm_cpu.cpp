@@ -73,7 +73,12 @@ Status multiply_rows(const MoeGemmParams& p, const Scratch& scratch, int64_t exp
   product.y_dtype = DType::f32;
   product.x = count > 1 ? gathered : x_of(rows[0]);
   product.x_stride = p.k;
-  product.weight = static_cast<const T*>(p.weight) + expert * p.n * p.k;
+  if (p.packed.num_segments == 0) product.weight = static_cast<const T*>(p.weight) + expert * p.n * p.k;
+  product.packed = p.packed;
+  for (int32_t s = 0; s < p.packed.num_segments; ++s) {
+    PackedRows& of = product.packed.segments[s];
+    of.data = static_cast<const unsigned char*>(of.data) + expert * packed_weight_bytes(of.format, of.rows, p.k);
+  }
   product.y = scratch.sums;
   product.y_stride = p.n;
   product.batch_invariant = true;

@@ -159,7 +159,7 @@ void GraphBuilder::add_node(const std::string& name, const char* kind, const Fil
   attempt([&] {
     Node node = {prefix_ + name, kind, P()};
     fill(node, std::get<P>(node.parameters));
-    if constexpr (!std::is_same_v<P, GemmParams> && !std::is_same_v<P, EmbeddingParams>) {
+    if constexpr (!std::is_same_v<P, GemmParams> && !std::is_same_v<P, EmbeddingParams> && !std::is_same_v<P, MoeGemmParams>) {
       for (const Weight& weight : node.weights) check_dense(node, weight);
     }
     graph_.nodes.push_back(std::move(node));
@@ -190,11 +190,11 @@ void GraphBuilder::write_heads(Node& node, MutableHeadsView& view, Value y, int6
   node.write(view.data, y);
 }
 
-// Only linear layers and embeddings have packed weights.
+// Only linear layers, those of experts too, and embeddings have packed weights.
 void GraphBuilder::check_dense(const Node& node, const Weight& weight) {
   if (weight.packed.num_segments == 0) return;
   check(invalid_argument(node.name, ": its weight is packed as ", weight_format_name(weight.packed.segments[0].format),
-                         ": only a linear layer and an embedding can have that"));
+                         ": only a linear layer, also of experts, and an embedding can have that"));
 }
 
 // Checks a weight that has an element for each column of x.
@@ -675,6 +675,16 @@ Value GraphBuilder::moe_linear(const std::string& name, Value x, Value expert_id
     check_contiguous(node, x);
     node.weight(p.weight, weight);
     node.weight(p.bias, bias);
+    p.packed = weight.packed;
+    if (p.packed.num_segments > 0) p.weight = nullptr;
+    for (int32_t s = 0; s < p.packed.num_segments; ++s) {
+      PackedRows& segment = p.packed.segments[s];
+      if (segment.rows % std::max<int64_t>(num_experts, 1) != 0) {
+        check(invalid_argument(node.name, ": a segment of its packed weight has ", segment.rows,
+                               " rows: they must be a multiple of the ", num_experts, " experts"));
+      }
+      segment.rows /= std::max<int64_t>(num_experts, 1);
+    }
     node.read(p.expert_ids, expert_ids);
     if (scale) {
       node.read(p.row_scale, scale);

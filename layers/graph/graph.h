@@ -62,9 +62,10 @@ struct ValueInfo {
   int64_t base_column = 0;  // of a view: its first column there
 };
 
-// A weight is a constant of the model on the graph's device: [rows, cols], contiguous. A vector has rows = 1. The weight of a linear layer
-// or of an embedding may be packed (weight_format.h): its rows are those of the segments, one after another, `data` is where the first is,
-// and dtype is the type of the activations. An embedding has one segment.
+// A weight is a constant of the model on the graph's device: [rows, cols], contiguous. A vector has rows = 1. The weight of a linear layer, of
+// experts too, or of an embedding may be packed (weight_format.h): its rows are those of the segments, one after another, `data` is where the
+// first is, and dtype is the type of the activations. An embedding has one segment. Of experts a segment has the rows of expert 0, then those of
+// expert 1 and so on.
 struct Weight {
   const void* data = nullptr;
   int64_t rows = 0;

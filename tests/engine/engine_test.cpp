@@ -137,12 +137,13 @@ TEST(Engine, ScoringTellsTheLogitsOfEveryToken) {
   for (int32_t i = 0; i < 150; ++i) tokens.push_back(3 + i);  // more than a step scores
   std::vector<std::vector<float>> rows;
   const Score score = engine
-                          ->score(prompt, tokens, {.on_logits =
-                                                       [&](size_t index, std::span<const float> logits) {
-                                                         EXPECT_EQ(index, rows.size());
-                                                         rows.emplace_back(logits.begin(), logits.end());
-                                                         EXPECT_EQ(engine->score(prompt, prompt).status().code(), StatusCode::unsupported);
-                                                       }})
+                          ->score(prompt, tokens,
+                                  {.on_logits =
+                                       [&](size_t index, std::span<const float> logits) {
+                                         EXPECT_EQ(index, rows.size());
+                                         rows.emplace_back(logits.begin(), logits.end());
+                                         EXPECT_EQ(engine->score(prompt, prompt).status().code(), StatusCode::unsupported);
+                                       }})
                           .value();
   ASSERT_EQ(rows.size(), tokens.size());
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -235,12 +236,9 @@ TEST(Engine, EachLimitHasItsFinishReason) {
   one.stop_tokens = {full.tokens[3]};
   EXPECT_EQ(engine->generate({&one, 1}).value().front().finish_reason, FinishReason::end);
 
-  const std::pair<FinishReason, const char*> names[] = {{FinishReason::end, "end"},
-                                                      {FinishReason::stop, "stop"},
-                                                      {FinishReason::length, "length"},
-                                                      {FinishReason::context, "context"},
-                                                      {FinishReason::cancelled, "cancelled"},
-                                                        {FinishReason::error, "error"}};
+  const std::pair<FinishReason, const char*> names[] = {
+      {FinishReason::end, "end"},         {FinishReason::stop, "stop"},           {FinishReason::length, "length"},
+      {FinishReason::context, "context"}, {FinishReason::cancelled, "cancelled"}, {FinishReason::error, "error"}};
   for (const auto& [reason, name] : names) EXPECT_STREQ(finish_reason_name(reason), name);
 }
 
@@ -287,7 +285,8 @@ TEST(Engine, ShouldStopEndsAllRequestsAndKeepsWhatThereIs) {
       ASSERT_TRUE(completion.status.ok()) << completion.status.message();
       const size_t count = std::min(steps, want[i].size());
       EXPECT_EQ(completion.tokens, std::vector<int32_t>(want[i].begin(), want[i].begin() + static_cast<std::ptrdiff_t>(count)));
-      EXPECT_EQ(completion.finish_reason, count == want[i].size() ? FinishReason::length : FinishReason::cancelled) << steps << " " << i;
+      EXPECT_EQ(completion.finish_reason, count == want[i].size() ? FinishReason::length : FinishReason::cancelled)
+          << steps << " " << i;
       EXPECT_EQ(completion.text, streamed[i]);
       EXPECT_EQ(completion.text, engine->tokenizer().decode(completion.tokens));
       EXPECT_EQ(completion.prompt_tokens, static_cast<int64_t>(batch[i].prompt.size()));
@@ -490,7 +489,8 @@ TEST(Engine, QuantizedWeightsStayAsTheyAreUnlessADtypeIsGiven) {
   EXPECT_EQ(engine->dtype(), DType::f32);
   EXPECT_EQ(engine->weight_formats(), (std::vector<WeightFormat>{WeightFormat::q8_0, WeightFormat::q4_0}));
   const std::string graph = graph_table(engine->graph(), false);
-  for (const char* text : {"weight [128, 64] q4_0 + q8_0 ", "weight [64, 96] q4_0 ", "weight [64, 64] q4_0 ", "weight [64, 64]  "})
+  for (const char* text :
+       {"weight [128, 64] q4_0 + q8_0 ", "weight [64, 96] q4_0 ", "weight [64, 64] q4_0 ", "weight [64, 64]  "})
     EXPECT_NE(graph.find(text), std::string::npos) << text << " is not in\n" << graph;
 
   options.dtype = DType::f32;
@@ -515,6 +515,56 @@ TEST(Engine, QuantizedWeightsStayAsTheyAreUnlessADtypeIsGiven) {
   in_pieces.max_seqs = in_pieces.max_step_tokens = 3;
   in_pieces.num_threads = 1;
   EXPECT_EQ(tokens_of(load(in_pieces)->generate({&one, 1}).value()), alone);
+}
+
+TinyLlamaOptions quantized_experts() {
+  TinyLlamaOptions model;
+  model.num_experts = 3;
+  model.type_of = [](const std::string& name) {
+    if (name.find("ffn_gate_inp") != name.npos || name == "token_embd.weight") return test::gguf::kF32;
+    return name.find("ffn_up") != name.npos ? test::gguf::kQ8_0 : test::gguf::kQ4_0;
+  };
+  return model;
+}
+
+TEST(Engine, QuantizedExpertsStayAsTheyAre) {
+  EngineOptions options = cpu_options(write_model("quantized_experts", quantized_experts()));
+  const auto engine = load(options);
+  const std::string graph = graph_table(engine->graph(), false);
+  for (const char* text : {"weight [576, 64] q4_0 + q8_0", "weight [192, 96] q4_0"})
+    EXPECT_NE(graph.find(text), std::string::npos) << text << " is not in\n" << graph;
+  // Gate and down in Q4_0, up in Q8_0; Q, K, V and output in Q4_0; embedding and router are not quantised.
+  const int64_t vocab = engine->config().vocab_size, experts = 2 * 3 * 96 * 64, attention = 2 * (64 + 32 + 32 + 64) * 64;
+  EXPECT_EQ(engine->weight_types(), "q4_0, q8_0 and float32");
+  EXPECT_EQ(engine->weight_bytes(), (2 * experts + attention) / 32 * 18 + experts / 32 * 34 + (vocab + 2 * 3 + 5) * 64 * 4);
+
+  options.dtype = DType::f32;
+  const auto converted = load(options);
+  EXPECT_EQ(converted->weight_types(), "float32");
+  const std::vector<int32_t> prompt = {5, 6, 7, 8}, tokens = {9, 10, 11};
+  const Score got = engine->score(prompt, tokens).value(), want = converted->score(prompt, tokens).value();
+  EXPECT_NE(got.logprob_of_token, want.logprob_of_token);  // x has 8 bits
+  for (size_t i = 0; i < tokens.size(); ++i) EXPECT_NEAR(got.logprob_of_token[i], want.logprob_of_token[i], 0.3);
+}
+
+TEST(Engine, OnAGpuQuantizedExpertsStayAsTheyAreIfAsked) {
+  if (const Status gpu = check_gpu(); !gpu.ok()) GTEST_SKIP() << gpu.message();
+  EngineOptions options = cpu_options(write_model("quantized_experts_gpu", quantized_experts()));
+  options.dtype = DType::f32;
+  options.keep_quantized = false;
+  const std::vector<int32_t> prompt = {5, 6, 7, 8}, tokens = {9, 10, 11};
+  const Score want = load(options)->score(prompt, tokens).value();
+  options.device = Device::cuda;
+  options.keep_quantized = true;
+  for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
+    options.dtype = dtype;
+    const auto kept = load(options);
+    EXPECT_EQ(kept->weight_types(), std::string("q4_0, q8_0 and ") + dtype_name(dtype));
+    const Score got = kept->score(prompt, tokens).value();
+    const double tolerance = dtype == DType::f32 ? 1e-3 : 0.3;
+    for (size_t i = 0; i < tokens.size(); ++i)
+      EXPECT_NEAR(got.logprob_of_token[i], want.logprob_of_token[i], tolerance) << dtype_name(dtype);
+  }
 }
 
 // keep_quantized wins over what a dtype says without it.

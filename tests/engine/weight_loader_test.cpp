@@ -324,8 +324,9 @@ class PackedWeights : public testing::TestWithParam<Device> {
     bytes.resize(count / static_cast<uint64_t>(weight_block_elements(block.format)) *
                  static_cast<uint64_t>(weight_block_bytes(block.format)));
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(random_.bits());
-    if (block.format == WeightFormat::q8_0) {
-      for (size_t at = 1; at < bytes.size(); at += 34) bytes[at] = std::byte{0x2c};  // finite scales: some are converted
+    if (block.format == WeightFormat::q8_0 || block.format == WeightFormat::q4_0) {
+      const auto step = static_cast<size_t>(weight_block_bytes(block.format));
+      for (size_t at = 1; at < bytes.size(); at += step) bytes[at] = std::byte{0x2c};  // finite scales: some are converted
     }
     writer_.add_tensor(name, experts > 0 ? std::vector<uint64_t>{cols, rows, experts} : std::vector<uint64_t>{cols, rows},
                        block.type, bytes);
@@ -401,10 +402,59 @@ TEST_P(PackedWeights, ArePackedInPieces) {
   EXPECT_EQ(loader_->weight_bytes(), 5008 * 32 * 20);
 }
 
+// Of experts each part is a segment, with its rows of all experts: from one tensor, from one for each expert, and every second row.
+TEST_P(PackedWeights, OfExperts) {
+  const Block &four = block_of(WeightFormat::q4_0), &six = block_of(WeightFormat::q6_k);
+  add("gate", four, 16, 512, 3);
+  add("up", six, 32, 512, 3);
+  add("both", four, 32, 512, 3);
+  for (int e = 0; e < 3; ++e) add(str_cat("e", e, ".w1"), six, 48, 512);
+  const auto expect_segment = [&](const Weight& weight, int32_t s, const Block& block, const std::vector<std::byte>& rows) {
+    const PackedRows& segment = weight.packed.segments[s];
+    EXPECT_EQ(segment.format, block.format);
+    const auto of_row = static_cast<size_t>(512 / weight_block_elements(block.format));
+    const std::vector<std::byte> want = packed_rows(block, rows, static_cast<size_t>(segment.rows), of_row);
+    EXPECT_EQ(want.size() / 16, rows.size() / 16);
+    EXPECT_TRUE(on_host(segment.data, want.size()) == want) << "segment " << s;
+  };
+  WeightLoader& loader = open();
+  const auto stacked = loader.load_stacked({{"gate", 16}, {"up", 32}}, 512, {.experts = 3});
+  ASSERT_TRUE(stacked.ok()) << stacked.status().message();
+  ASSERT_EQ(stacked->packed.num_segments, 2);
+  EXPECT_EQ(stacked->rows, 3 * 48);
+  expect_segment(*stacked, 0, four, bytes_["gate"]);
+  expect_segment(*stacked, 1, six, bytes_["up"]);
+
+  const auto apart = loader.load_stacked({{"e{e}.w1", 48}}, 512, {.experts = 3});
+  ASSERT_TRUE(apart.ok()) << apart.status().message();
+  std::vector<std::byte> joined;
+  for (int e = 0; e < 3; ++e) {
+    const std::vector<std::byte>& of = bytes_[str_cat("e", e, ".w1")];
+    joined.insert(joined.end(), of.begin(), of.end());
+  }
+  ASSERT_EQ(apart->packed.num_segments, 1);
+  expect_segment(*apart, 0, six, joined);
+
+  const auto halves = loader.load_stacked({{"both", 16, 0}, {"both", 16, 1}}, 512, {.row_step = 2, .experts = 3});
+  ASSERT_TRUE(halves.ok()) << halves.status().message();
+  ASSERT_EQ(halves->packed.num_segments, 2);
+  const size_t row_bytes = 512 / 32 * 18;
+  for (size_t s = 0; s < 2; ++s) {
+    std::vector<std::byte> rows;
+    for (size_t row = s; row < 3 * 32; row += 2) {
+      const auto begin = bytes_["both"].begin() + static_cast<std::ptrdiff_t>(row * row_bytes);
+      rows.insert(rows.end(), begin, begin + static_cast<std::ptrdiff_t>(row_bytes));
+    }
+    expect_segment(*halves, static_cast<int32_t>(s), four, rows);
+  }
+}
+
 TEST_P(PackedWeights, TheOthersAreConverted) {
   const Block& block = block_of(WeightFormat::q8_0);
   add("m", block, 32, 64);
   add("experts", block, 6, 64, 2);
+  add("mixed0", block, 16, 64);
+  add("mixed1", block_of(WeightFormat::q4_0), 16, 64);
   writer_.add_tensor("dense", {64, 4}, test::gguf::kF32, std::vector<std::byte>(4 * 64 * 4));
   writer_.add_tensor("norm", {64}, test::gguf::kF32, std::vector<std::byte>(64 * 4));
   writer_.add_tensor("narrow", {16, 4}, test::gguf::kF32, std::vector<std::byte>(4 * 16 * 4));
@@ -423,9 +473,9 @@ TEST_P(PackedWeights, TheOthersAreConverted) {
     loader.set_measuring(true);
     expect_dense(loader, load(loader), rows, cols);
   };
-  check(12, 64, [](WeightLoader& of) { return of.load("experts", 6, 64, {.experts = 2}); });
+  check(12, 64, [](WeightLoader& of) { return of.load("experts", 6, 64, {.experts = 2}); });  // no whole groups
+  check(32, 64, [](WeightLoader& of) { return of.load_stacked({{"mixed{e}", 16}}, 64, {.experts = 2}); });
   check(32, 64, [](WeightLoader& of) { return of.load("m", 32, 64, {.convert = true}); });
-  check(16, 64, [](WeightLoader& of) { return of.load_stacked({{"m", 16, 1}}, 64, {.row_step = 2}); });
   check(36, 64, [](WeightLoader& of) { return of.load_stacked({{"m", 32}, {"dense", 4}}, 64); });
   check(5, 64, [](WeightLoader& of) {
     return of.load_stacked({{"m", 1}, {"m", 1, 2}, {"m", 1, 4}, {"m", 1, 6}, {"m", 1, 8}}, 64);

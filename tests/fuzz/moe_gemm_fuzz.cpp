@@ -1,6 +1,8 @@
 // Calls kernels/moe/moe_gemm.h with any struct.
 #include <prologue/kernels/moe/moe_gemm.h>
 
+#include <prologue/kernels/base/host/packed_weight.h>
+
 #include "tests/fuzz/operation.h"
 
 using namespace prologue;
@@ -18,11 +20,28 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   p.n = choices.size(1, 40);
   p.k = choices.size(1, 40);
   p.dtype = activation_type(choices);
+  const bool packed = choices.chance(3);
+  if (packed) {
+    p.packed.num_segments = static_cast<int32_t>(choices.hostile() ? choices.integer(-1, 5) : 1);
+    PackedRows& segment = p.packed.segments[0];
+    segment.format = choices.enumerator(kLastWeightFormat);
+    if (!choices.hostile()) p.n = 16 * choices.integer(1, 2), p.k = weight_block_elements(segment.format) * choices.integer(1, 2);
+    segment.rows = choices.hostile() ? choices.size(0, 40) : p.n;
+  }
   p.x_per_choice = choices.chance(2);
   const DType type = float_type_of(p.dtype);
   const int64_t element = dtype_size(p.dtype), choices_of_all = times(p.num_tokens, p.top_k);
   map.array("x", p.x, dense(times(p.x_per_choice ? choices_of_all : p.num_tokens, p.k), element), Use::read, type);
-  map.array("weight", p.weight, dense(times(times(p.num_experts, p.n), p.k), element), Use::read, type);
+  if (packed) {
+    PackedRows& segment = p.packed.segments[0];
+    const int64_t blocks = p.k / weight_block_elements(segment.format),
+                  groups = segment.rows <= 0 ? 0 : (segment.rows - 1) / 16 + 1;
+    map.array("a segment", segment.data,
+              dense(times(times(p.num_experts, groups), times(times(16, blocks), weight_block_bytes(segment.format))), 1),
+              Use::read);
+  } else {
+    map.array("weight", p.weight, dense(times(times(p.num_experts, p.n), p.k), element), Use::read, type);
+  }
   if (choices.chance(2)) map.optional("bias", p.bias, dense(times(p.num_experts, p.n), element), Use::read, type);
   map.array("expert_ids", p.expert_ids, dense(choices_of_all, 4), Use::read);
   if (choices.chance(3)) map.optional("row_scale", p.row_scale, dense(choices_of_all, 4), Use::read);

@@ -486,7 +486,7 @@ TEST(PackedWeights, AreRefusedElsewhere) {
     EXPECT_EQ(graph.status().message(), message);
   };
   const Weight vector = packed_weight(WeightFormat::q4_0, 1, 32);
-  const std::string rest = ": its weight is packed as q4_0: only a linear layer and an embedding can have that";
+  const std::string rest = ": its weight is packed as q4_0: only a linear layer, also of experts, and an embedding can have that";
   refused([&](GraphBuilder& g, Value x) { return g.norm("norm", x, {NormKind::rms, vector}); }, "norm" + rest);
   refused([&](GraphBuilder& g, Value x) { return g.add_bias("bias", x, vector); }, "bias" + rest);
   refused([&](GraphBuilder& g, Value x) { return g.heads_norm("heads", x, 1, {{}, vector, {}}); }, "heads" + rest);

@@ -27,19 +27,27 @@ Route route(const std::vector<double>& logits, int64_t top_k, Weighting weightin
   return result;
 }
 
+namespace {
+double number(double value) { return value; }
 template <class T>
-std::vector<Reference> expert_row(const T* x, const T* weight, const T* bias, int64_t n, int64_t k, double scale) {
+double number(T value) {
+  return static_cast<double>(to_float(value));
+}
+}  // namespace
+
+template <class T, class W>
+std::vector<Reference> expert_row(const T* x, const W* weight, const T* bias, int64_t n, int64_t k, double scale) {
   std::vector<Reference> y;
   for (int64_t column = 0; column < n; ++column) {
     Reference sum;
     for (int64_t i = 0; i < k; ++i) {
-      const double term = scale * static_cast<double>(to_float(x[i])) * static_cast<double>(to_float(weight[column * k + i]));
+      const double term = scale * number(x[i]) * number(weight[column * k + i]);
       sum.value += term;
       sum.scale += std::fabs(term);
     }
     if (bias != nullptr) {
-      sum.value += static_cast<double>(to_float(bias[column]));
-      sum.scale += std::fabs(static_cast<double>(to_float(bias[column])));
+      sum.value += number(bias[column]);
+      sum.scale += std::fabs(number(bias[column]));
     }
     y.push_back(sum);
   }
@@ -47,6 +55,9 @@ std::vector<Reference> expert_row(const T* x, const T* weight, const T* bias, in
 }
 
 template std::vector<Reference> expert_row(const float*, const float*, const float*, int64_t, int64_t, double);
+template std::vector<Reference> expert_row(const float*, const double*, const float*, int64_t, int64_t, double);
+template std::vector<Reference> expert_row(const Float16*, const double*, const Float16*, int64_t, int64_t, double);
+template std::vector<Reference> expert_row(const BFloat16*, const double*, const BFloat16*, int64_t, int64_t, double);
 template std::vector<Reference> expert_row(const Float16*, const Float16*, const Float16*, int64_t, int64_t, double);
 template std::vector<Reference> expert_row(const BFloat16*, const BFloat16*, const BFloat16*, int64_t, int64_t, double);
 

@@ -18,8 +18,8 @@ struct Route {
 // The logits are those of one token, all finite.
 Route route(const std::vector<double>& logits, int64_t top_k, Weighting weighting, bool normalize);
 
-// Computes one row of moe_gemm: x [k], weight [n, k] of its expert, bias [n] or empty.
-template <class T>
-std::vector<Reference> expert_row(const T* x, const T* weight, const T* bias, int64_t n, int64_t k, double scale);
+// Computes one row of moe_gemm: x [k], weight [n, k] of its expert, bias [n] or null.
+template <class T, class W>
+std::vector<Reference> expert_row(const T* x, const W* weight, const T* bias, int64_t n, int64_t k, double scale);
 
 }  // namespace prologue::test::oracle

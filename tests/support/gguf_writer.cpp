@@ -262,15 +262,24 @@ GgufWriter tiny_llama(const TinyLlamaOptions& options) {
     writer.add("llama.attention.value_length", number(options.head_dim));
   }
   writer.add("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+  if (options.num_experts > 0) {
+    writer.add("llama.expert_count", number(options.num_experts));
+    writer.add("llama.expert_used_count", uint32_t{2});
+  }
   const int vocab_size = add_tokenizer(writer);
   writer.add("llama.vocab_size", number(vocab_size));
   writer.add("general.quantization_version", uint32_t{2});
 
   Random random(options.seed);
-  const auto matrix = [&](const std::string& name, int in, int out, double deviation) {
-    const std::vector<float> values = normals(random, int64_t{in} * out, deviation);
+  const auto matrices = [&](const std::string& name, std::vector<uint64_t> dims, double deviation) {
+    int64_t count = 1;
+    for (const uint64_t dim : dims) count *= static_cast<int64_t>(dim);
+    const std::vector<float> values = normals(random, count, deviation);
     const uint32_t type = options.type_of ? options.type_of(name) : options.matrix_type;
-    writer.add_tensor(name, {static_cast<uint64_t>(in), static_cast<uint64_t>(out)}, type, to_storage(values, type));
+    writer.add_tensor(name, std::move(dims), type, to_storage(values, type));
+  };
+  const auto matrix = [&](const std::string& name, int in, int out, double deviation) {
+    matrices(name, {static_cast<uint64_t>(in), static_cast<uint64_t>(out)}, deviation);
   };
   const auto vector = [&](const std::string& name, int size, float mean, double deviation) {
     std::vector<float> values = normals(random, size, deviation);
@@ -296,6 +305,17 @@ GgufWriter tiny_llama(const TinyLlamaOptions& options) {
     }
     linear(block + "attn_output.weight", q_size, hidden);
     vector(block + "ffn_norm.weight", hidden, 1.0f, 0.1);
+    if (options.num_experts > 0) {
+      const auto linears = [&](const std::string& name, int in, int out) {
+        matrices(name, {static_cast<uint64_t>(in), static_cast<uint64_t>(out), static_cast<uint64_t>(options.num_experts)},
+                 1.0 / std::sqrt(in));
+      };
+      linear(block + "ffn_gate_inp.weight", hidden, options.num_experts);
+      linears(block + "ffn_gate_exps.weight", hidden, options.ffn_size);
+      linears(block + "ffn_up_exps.weight", hidden, options.ffn_size);
+      linears(block + "ffn_down_exps.weight", options.ffn_size, hidden);
+      continue;
+    }
     linear(block + "ffn_gate.weight", hidden, options.ffn_size);
     linear(block + "ffn_up.weight", hidden, options.ffn_size);
     linear(block + "ffn_down.weight", options.ffn_size, hidden);

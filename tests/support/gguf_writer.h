@@ -123,6 +123,7 @@ struct TinyLlamaOptions {
   int num_kv_heads = 2;
   int head_dim = 16;
   int ffn_size = 96;
+  int num_experts = 0;  // above 0: that many MLPs of ffn_size in a layer, two of them for a token
   int context_length = 512;
   float rope_freq_base = 10000.0f;
   std::function<void(GgufWriter&)> extra;  // called last: more keys or tensors
