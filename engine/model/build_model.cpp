@@ -294,6 +294,15 @@ MixtureOfExperts ModelBuilder::experts() {
   moe.experts.down_weight = take(down_tensors, count * hidden, width, [&] {
     return loader_.load_stacked({{down, hidden}}, width, options);
   });
+  const std::string gate_bias = name(spec_.names.expert_gate) + ".bias", up_bias = name(spec_.names.expert_up) + ".bias",
+                    down_bias = name(spec_.names.expert_down) + ".bias";
+  if (apart || !loader_.has(gate_bias)) return moe;
+  moe.experts.up_bias = take({{gate_bias, {count, width}}, {up_bias, {count, width}}}, count, 2 * width, [&] {
+    return loader_.load_joined({{gate_bias, width}, {up_bias, width}}, options);
+  });
+  moe.experts.down_bias = take({{down_bias, {count, hidden}}}, count, hidden, [&] {
+    return loader_.load_joined({{down_bias, hidden}}, options);
+  });
   return moe;
 }
 

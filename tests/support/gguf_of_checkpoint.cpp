@@ -24,7 +24,7 @@ const std::map<std::string, std::string> kArchitectures = {
     {"LlamaForCausalLM", "llama"},   {"MistralForCausalLM", "llama"}, {"MixtralForCausalLM", "llama"},
     {"Qwen2ForCausalLM", "qwen2"},   {"Qwen3ForCausalLM", "qwen3"},   {"Qwen3MoeForCausalLM", "qwen3moe"},
     {"Gemma2ForCausalLM", "gemma2"}, {"Gemma3ForCausalLM", "gemma3"}, {"GPTNeoXForCausalLM", "gptneox"},
-    {"PhiForCausalLM", "phi2"},      {"Phi3ForCausalLM", "phi3"},
+    {"PhiForCausalLM", "phi2"},      {"Phi3ForCausalLM", "phi3"},     {"GptOssForCausalLM", "gpt-oss"},
 };
 
 // Names are without the layer and without ".weight" or ".bias". A Gemma's norms are in kGemmaNorms.
@@ -50,6 +50,7 @@ const std::map<std::string, std::string> kNames = {
     {"mlp.fc1", "ffn_up"},
     {"mlp.fc2", "ffn_down"},
     {"mlp.gate", "ffn_gate_inp"},
+    {"mlp.router", "ffn_gate_inp"},
     {"block_sparse_moe.gate", "ffn_gate_inp"},
     {"experts.gate_proj", "ffn_gate_exps"},
     {"experts.up_proj", "ffn_up_exps"},
@@ -113,6 +114,10 @@ class Conversion {
       if (arch_ != "gemma2") add_rope();  // Gemma 2: the default, 10000
     }
     if (arch_ == "gemma2" || arch_ == "gemma3") add_gemma();
+    if (arch_ == "gpt-oss") {
+      add("attention.sliding_window", number("sliding_window"));
+      add("expert_feed_forward_length", number("intermediate_size"));
+    }
     if (has("num_local_experts") || has("num_experts")) {
       add("expert_count", has("num_experts") ? number("num_experts") : number("num_local_experts"));
       add("expert_used_count", number("num_experts_per_tok"));
@@ -238,6 +243,18 @@ class Conversion {
         add_experts(block + kNames.at("experts." + expert.substr(2)) + ending, name);
         continue;
       }
+      if (module == "self_attn" && ending == ".sinks") {
+        add_tensor(block + "attn_sinks.weight", tensor.shape, read_values(tensor));
+        continue;
+      }
+      if (module == "mlp.experts") {
+        add_gpt_oss_experts(block, ending, tensor);
+        continue;
+      }
+      if (arch_ == "gpt-oss" && module == "post_attention_layernorm") {
+        add_tensor(block + "post_attention_norm" + ending, tensor.shape, read_values(tensor));
+        continue;
+      }
       const bool gemma_norm = arch_.starts_with("gemma") && kGemmaNorms.count(module) != 0;
       const std::string& gguf_name = gemma_norm ? kGemmaNorms.at(module) : kNames.at(module);
       add_tensor(block + gguf_name + ending, tensor.shape, converted(module, tensor));
@@ -258,6 +275,25 @@ class Conversion {
     }
     shape.insert(shape.begin(), count);
     add_tensor(gguf_name, shape, values);
+  }
+
+  // The rows of gate and up alternate there, and the matrices are transposed.
+  void add_gpt_oss_experts(const std::string& block, const std::string& ending, const StoredTensor& tensor) {
+    const bool bias = ending.ends_with("_bias"), down = ending.starts_with(".down");
+    const std::vector<float> values = read_values(tensor);
+    const int64_t experts = tensor.shape[0], cols = bias ? 1 : tensor.shape[1], rows = tensor.shape.back(), step = down ? 1 : 2;
+    for (int64_t first = 0; first < step; ++first) {
+      std::vector<float> part;
+      for (int64_t e = 0; e < experts; ++e) {
+        for (int64_t row = first; row < rows; row += step) {
+          for (int64_t col = 0; col < cols; ++col) part.push_back(values[static_cast<size_t>((e * cols + col) * rows + row)]);
+        }
+      }
+      std::vector<int64_t> shape = {experts, rows / step};
+      if (!bias) shape.push_back(cols);
+      const char* const name = down ? "ffn_down_exps" : first == 0 ? "ffn_gate_exps" : "ffn_up_exps";
+      add_tensor(block + name + (bias ? ".bias" : ".weight"), shape, part);
+    }
   }
 
   std::vector<float> converted(const std::string& module, const StoredTensor& tensor) const {

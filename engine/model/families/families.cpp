@@ -42,6 +42,7 @@ constexpr Family kFamilies[] = {
     {"gemma2", kGguf, read_gemma2_gguf},
     {"gemma3", kGguf, read_gemma3_gguf},
     {"gptneox", kGguf, read_gpt_neox_gguf},
+    {"gpt-oss", kGguf, read_gpt_oss_gguf},
     {"phi2", kGguf, read_phi2_gguf},
     {"phi3", kGguf, read_phi3_gguf},
 };

@@ -40,6 +40,7 @@ void read_gemma2_gguf(ConfigReader& c, ModelSpec& spec);
 void read_gemma3_gguf(ConfigReader& c, ModelSpec& spec);
 
 void read_gpt_oss(ConfigReader& c, ModelSpec& spec);
+void read_gpt_oss_gguf(ConfigReader& c, ModelSpec& spec);
 void read_gpt_neox(ConfigReader& c, ModelSpec& spec);
 void read_gpt_neox_gguf(ConfigReader& c, ModelSpec& spec);
 void read_gptj(ConfigReader& c, ModelSpec& spec);

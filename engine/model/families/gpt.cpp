@@ -1,4 +1,6 @@
 // This file reads GPT-NeoX (Pythia), GPT-J and GPT-OSS.
+#include <variant>
+
 #include <prologue/engine/model/families/families.h>
 #include <prologue/engine/model/families/read_config.h>
 
@@ -71,23 +73,46 @@ void read_gptj(ConfigReader& c, ModelSpec& spec) {
   spec.other_modules = {layer + "attn.embed_positions"};
 }
 
+namespace {
+
+void set_gpt_oss_experts(ModelSpec& spec, double limit, double alpha) {
+  spec.activation = Activation::clamped_swiglu;
+  spec.activation_limit = static_cast<float>(limit);
+  spec.activation_alpha = static_cast<float>(alpha);
+  spec.experts.weighting = ExpertWeighting::top_k_then_softmax;
+  spec.experts.normalize = false;
+}
+constexpr double kGptOssLimit = 7.0, kGptOssAlpha = 1.702;
+
+}  // namespace
+
 void read_gpt_oss(ConfigReader& c, ModelSpec& spec) {
   read_huggingface_model(c, spec);
   spec.ropes = {read_huggingface_rope(c, spec, {.theta = 150000.0})};
   spec.kinds[0].experts = true;
   read_sliding_layers(c, spec, [](int64_t layer) { return layer % 2 == 0; });
-  spec.activation = Activation::clamped_swiglu;
-  spec.activation_limit = static_cast<float>(c.number("swiglu_limit", 7.0));
-  spec.activation_alpha = static_cast<float>(c.number("swiglu_alpha", 1.702));
+  set_gpt_oss_experts(spec, c.number("swiglu_limit", kGptOssLimit), c.number("swiglu_alpha", kGptOssAlpha));
   spec.experts.num_experts = c.size("num_local_experts");
   spec.experts.experts_per_token = c.size("num_experts_per_tok", 4);
   check_experts(c, spec);
   spec.experts.intermediate_size = spec.config.intermediate_size;
-  spec.experts.weighting = ExpertWeighting::top_k_then_softmax;
   spec.names.sinks = of_layer("self_attn.sinks");
   spec.names.router = of_layer("mlp.router");
   spec.names.experts_gate_up = of_layer("mlp.experts.gate_up_proj");
   spec.names.experts_down = of_layer("mlp.experts.down_proj");
+}
+
+// The file does not say that YaRN does not truncate, nor what the activation's constants are.
+void read_gpt_oss_gguf(ConfigReader& c, ModelSpec& spec) {
+  read_gguf_model(c, spec, RopeStyle::neox);
+  if (spec.experts.num_experts == 0) c.fail(data_loss(c.name("expert_count"), " is 0: GPT-OSS has experts"));
+  for (RopeSpec& rope : spec.ropes) {
+    if (auto* const yarn = std::get_if<YarnRope>(&rope.config.scaling)) yarn->truncate = false;
+  }
+  read_gguf_window(c, spec, [](int64_t layer) { return layer % 2 == 0; });
+  set_gpt_oss_experts(spec, kGptOssLimit, kGptOssAlpha);
+  spec.names.mlp_norm = "blk.{}.post_attention_norm";
+  spec.names.sinks = "blk.{}.attn_sinks.weight";
 }
 
 }  // namespace prologue

@@ -238,6 +238,8 @@ RopeScaling read_gguf_scaling(ConfigReader& c, const ModelSpec& spec) {
   YarnRope yarn;
   yarn.factor = factor;
   yarn.original_max_position = original;
+  yarn.beta_fast = c.number("rope.scaling.yarn_beta_fast", yarn.beta_fast);
+  yarn.beta_slow = c.number("rope.scaling.yarn_beta_slow", yarn.beta_slow);
   const double divisor = log_multiplier == 0.0 ? 1.0 : yarn_mscale(factor, log_multiplier);
   yarn.attention_factor = attention_factor * yarn_mscale(factor, 1.0) / divisor;
   return yarn;
