@@ -435,13 +435,13 @@ PROLOGUE_C_API prologue_status prologue_set_cos_and_sin(
 // (A loader should refuse them; the engine's does.)
 //
 // mxfp4 is the one of GGUF files, with the scale 2^(e - 127) of a byte e. The types of OCP's text have NaN for e = 255. Here it is 2^128, as in
-// the other readers of such files: with the codes of 0.5 a value is 2^127, with larger ones infinite, and 0 with the code of 0. With e = 0
-// values are multiples of 2^-128, which float32 has without its whole precision.
+// the other readers of such files: with the codes of 0.5 a value is 2^127, with larger ones infinite, and 0 with the code of 0. (Values
+// with e = 0 or 1 may be below float32's normal numbers; they are exact, too.)
 //
 //   rows      16 rows are a group; the last group is filled up with rows of zero bytes
 //   packed    [groups, blocks of a row, fields of a block in the file's order, pieces of the field, 16 rows] of pieces:
-//             2 bytes for a float16 scale or minimum, 1 byte for the scales of parts (Q2_K to Q6_K, IQ4_XS, of which the upper
-//             bits are before the lower ones) and the scale of MXFP4, 4 bytes for all others
+//             2 bytes for a float16 scale or minimum, 1 byte for the scales of parts (Q2_K to Q6_K; IQ4_XS, whose scales of
+//             parts are two fields) and for the scale of MXFP4, 4 bytes for all others
 
 // dense: not quantised, elements of a prologue_dtype.
 typedef int32_t prologue_weight_format;
