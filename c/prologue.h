@@ -434,9 +434,14 @@ PROLOGUE_C_API prologue_status prologue_set_cos_and_sin(
 // A value is scale * code, rounded to float32. The codes 0x7f and 0xff of f8_e4m3 are not NaN, as in float8_e4m3fn: they are 480 and -480.
 // (A loader should refuse them; the engine's does.)
 //
+// mxfp4 is the one of GGUF files, with the scale 2^(e - 127) of a byte e. The types of OCP's text have NaN for e = 255. Here it is 2^128, as in
+// the other readers of such files: with the codes of 0.5 a value is 2^127, with larger ones infinite, and 0 with the code of 0. (Values
+// with e = 0 or 1 may be below float32's normal numbers; they are exact, too.)
+//
 //   rows      16 rows are a group; the last group is filled up with rows of zero bytes
 //   packed    [groups, blocks of a row, fields of a block in the file's order, pieces of the field, 16 rows] of pieces:
-//             2 bytes for a float16 scale or minimum, 1 byte for the scales of parts (Q4_K, Q5_K, Q6_K), 4 bytes for all others
+//             2 bytes for a float16 scale or minimum, 1 byte for the scales of parts (Q2_K to Q6_K; IQ4_XS, whose scales of
+//             parts are two fields) and for the scale of MXFP4, 4 bytes for all others
 
 // dense: not quantised, elements of a prologue_dtype.
 typedef int32_t prologue_weight_format;
@@ -452,6 +457,11 @@ enum {
   PROLOGUE_WEIGHT_FORMAT_Q6_K = 8,
   PROLOGUE_WEIGHT_FORMAT_F8_E4M3 = 9,
   PROLOGUE_WEIGHT_FORMAT_I8 = 10,
+  PROLOGUE_WEIGHT_FORMAT_Q2_K = 11,
+  PROLOGUE_WEIGHT_FORMAT_Q3_K = 12,
+  PROLOGUE_WEIGHT_FORMAT_IQ4_NL = 13,
+  PROLOGUE_WEIGHT_FORMAT_IQ4_XS = 14,
+  PROLOGUE_WEIGHT_FORMAT_MXFP4 = 15,
 };
 
 // Returns the values of a block.

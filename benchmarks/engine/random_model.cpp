@@ -156,8 +156,10 @@ Metadata make_metadata(const ModelShape& shape) {
 
 // The formats of weights by their names in --format.
 constexpr std::string_view kBFloat16Name = "bfloat16", kMixtureName = "q4_k_m";
-constexpr WeightFormat kBlockFormats[] = {WeightFormat::q8_0, WeightFormat::q4_0, WeightFormat::q4_1, WeightFormat::q5_0,
-                                          WeightFormat::q5_1, WeightFormat::q4_k, WeightFormat::q5_k, WeightFormat::q6_k};
+constexpr WeightFormat kBlockFormats[] = {WeightFormat::q8_0, WeightFormat::q4_0, WeightFormat::q4_1,   WeightFormat::q5_0,
+                                          WeightFormat::q5_1, WeightFormat::q4_k, WeightFormat::q5_k,   WeightFormat::q6_k,
+                                          WeightFormat::q2_k, WeightFormat::q3_k, WeightFormat::iq4_nl, WeightFormat::iq4_xs,
+                                          WeightFormat::mxfp4};
 
 struct Tensor {
   std::string name;
@@ -178,6 +180,11 @@ struct Tensor {
       case WeightFormat::q4_k: return 12;
       case WeightFormat::q5_k: return 13;
       case WeightFormat::q6_k: return 14;
+      case WeightFormat::q2_k: return 10;
+      case WeightFormat::q3_k: return 11;
+      case WeightFormat::iq4_nl: return 20;
+      case WeightFormat::iq4_xs: return 23;
+      case WeightFormat::mxfp4: return 39;
       default: break;
     }
     return 0;
@@ -209,6 +216,9 @@ class FormatChoice {
       case WeightFormat::q4_k: return WeightFormat::q5_0;
       case WeightFormat::q5_k: return WeightFormat::q5_1;
       case WeightFormat::q6_k: return WeightFormat::q8_0;
+      case WeightFormat::q2_k:
+      case WeightFormat::q3_k:
+      case WeightFormat::iq4_xs: return WeightFormat::iq4_nl;
       default: return format;
     }
   }
@@ -312,6 +322,8 @@ class Blocks {
         words_(static_cast<uint64_t>(divide_up<int64_t>(weight_block_bytes(format), 8)) + 1) {
     // The mean square of codes: they are around zero, but for the one below it that has no counterpart; with a minimum they are centred.
     constexpr double kPartScale = (3.0 * 95 * 95 + 32 * 32 - 1) / 12;  // the mean square of 32 to 63
+    constexpr double kSignedPartScale = (10416.0 - 1240.0) / 16;       // of 16 to 31
+    constexpr double kNibbleScale = 1100.0 / 8;                        // of 8 to 15
     const auto around_zero = [](double levels) { return (levels * levels + 2) / 12; };
     const auto centred = [](double levels) { return (levels * levels - 1) / 12; };
     double square = 1.0, minimum = 0.0;
@@ -325,6 +337,18 @@ class Blocks {
       case WeightFormat::q4_k: square = centred(16) * kPartScale, minimum = 7.5; break;
       case WeightFormat::q5_k: square = centred(32) * kPartScale, minimum = 15.5; break;
       case WeightFormat::q6_k: square = around_zero(64) * kPartScale; break;
+      case WeightFormat::q2_k: square = centred(4) * kNibbleScale, minimum = 1.5; break;
+      case WeightFormat::q3_k: square = around_zero(8) * kSignedPartScale; break;
+      case WeightFormat::iq4_nl: square = kIq4Square; break;
+      case WeightFormat::iq4_xs: square = kIq4Square * kSignedPartScale; break;
+      case WeightFormat::mxfp4: {  // powers of two: the one below the scale, and some of the one above
+        const double scale = deviation / std::sqrt(2.0 * (0.25 + 1 + 2.25 + 4 + 9 + 16 + 36) / 16);
+        const int exponent = static_cast<int>(std::floor(std::log2(scale)));
+        const double ratio = scale / std::ldexp(1.0, exponent);
+        exponent_ = static_cast<unsigned char>(exponent + 127);
+        next_exponents_ = static_cast<uint64_t>((ratio * ratio - 1) / 3 * 65536);
+        break;
+      }
       default: break;
     }
     has_minimum_ = minimum != 0.0;
@@ -357,10 +381,27 @@ class Blocks {
           block[i] = static_cast<unsigned char>((block[i] & 32) != 0 ? -magnitude : magnitude);
         }
         break;
+      case WeightFormat::q2_k:  // 8 to 15, and the same numbers for the minimums
+        for (size_t i = 0; i < 16; ++i) block[i] = static_cast<unsigned char>((8 | (block[i] & 7)) * 17);
+        break;
+      case WeightFormat::q3_k: make_signed_part_scales(block + 96); break;
+      case WeightFormat::iq4_xs:
+        for (size_t part = 0; part < 8; ++part) {
+          const unsigned scale = signed_part_scale(choice >> (5 + 5 * part));
+          const size_t upper = 2 + part / 4, lower = 4 + part / 2;
+          if (part % 4 == 0) block[upper] = 0;
+          if (part % 2 == 0) block[lower] = 0;
+          block[upper] = static_cast<unsigned char>(block[upper] | scale >> 4 << (part % 4 * 2));
+          block[lower] = static_cast<unsigned char>(block[lower] | (scale & 15) << (part % 2 * 4));
+        }
+        break;
+      case WeightFormat::mxfp4:
+        block[0] = static_cast<unsigned char>(exponent_ + ((choice & 0xffff) < next_exponents_ ? 1 : 0));
+        return;
       default: break;
     }
-    std::memcpy(block + (format_ == WeightFormat::q6_k ? 208 : 0), &scales_[which], 2);
-    if (has_minimum_) std::memcpy(block + 2, &minimums_[which], 2);
+    std::memcpy(block + scale_at(), &scales_[which], 2);
+    if (has_minimum_) std::memcpy(block + (format_ == WeightFormat::q2_k ? 82 : 2), &minimums_[which], 2);
   }
 
  private:
@@ -374,10 +415,40 @@ class Blocks {
     }
   }
 
+  // Returns 16 to 31 of either sign, plus 32, from five random bits.
+  static unsigned signed_part_scale(uint64_t random) {
+    const unsigned magnitude = 16 + (random & 15);
+    return (random & 16) != 0 ? 32 - magnitude : 32 + magnitude;
+  }
+  // Packs the scales of 16 parts, 6 bits each, from the random bytes that are there.
+  static void make_signed_part_scales(unsigned char* out) {
+    uint64_t random = 0;
+    std::memcpy(&random, out, sizeof random);
+    std::memset(out, 0, 12);
+    for (size_t i = 0; i < 16; ++i) {
+      const unsigned scale = signed_part_scale(mix(random + i));
+      out[i % 8] = static_cast<unsigned char>(out[i % 8] | (scale & 15) << (i / 8 * 4));
+      out[8 + i % 4] = static_cast<unsigned char>(out[8 + i % 4] | scale >> 4 << (i / 4 * 2));
+    }
+  }
+  size_t scale_at() const {
+    switch (format_) {
+      case WeightFormat::q6_k: return 208;
+      case WeightFormat::q2_k: return 80;
+      case WeightFormat::q3_k: return 108;
+      default: return 0;
+    }
+  }
+
+  // The mean square of -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89 and 113.
+  static constexpr double kIq4Square = 72768.0 / 16;
+
   WeightFormat format_;
   size_t bytes_;
   uint64_t words_;  // random words of a block: its bytes, and the choice of its scales
   bool has_minimum_ = false;
+  unsigned char exponent_ = 0;   // of MXFP4
+  uint64_t next_exponents_ = 0;  // how many of 65536 blocks have the next one
   std::array<Float16, 32> scales_, minimums_;
 };
 

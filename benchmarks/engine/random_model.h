@@ -36,7 +36,8 @@ std::vector<std::string> model_formats();
 
 // Writes a GGUF file of the architecture llama. Matrices are normally distributed and scaled so that activations stay near one; norm weights
 // are ones. In a block format the codes of the matrices are uniformly distributed, and the weights have the same standard deviation as in
-// bfloat16. As in llama.cpp, rows that are not whole blocks of 256 are in q5_0, q5_1 or q8_0 in place of q4_k, q5_k or q6_k.
+// bfloat16. As in llama.cpp, rows that are not whole blocks of 256 are in q5_0, q5_1 or q8_0 in place of q4_k, q5_k or q6_k,
+// and in iq4_nl in place of q2_k, q3_k or iq4_xs.
 //
 // f8_e4m3 and i8: `path` is a directory, with config.json, model.safetensors, tokenizer.json and tokenizer_config.json. The matrices of the layers
 // have normally distributed codes, with a scale for each 128 x 128 values (quant_method fp8), or for each row (compressed-tensors, int8); the

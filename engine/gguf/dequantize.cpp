@@ -167,6 +167,74 @@ struct Q6K {  // 128 x 2 low nibbles | 64 x 4 upper bit pairs | 16 x int8 scale,
   }
 };
 
+struct Q2K {  // 16 scales (low nibbles) and minimums of 16 values each | 2 x 32 bytes of bit pairs | scale | minimum
+  static constexpr int64_t kElements = 256, kBytes = 84;
+  static void decode(Bytes block, float* out) {
+    const float block_scale = half_at(block + 80), block_minimum = half_at(block + 82);
+    for (int part = 0; part < 16; ++part) {  // part 8 h + 2 r + s is half s of run r, which is pair r of the 32 bytes of half h
+      const float scale = block_scale * static_cast<float>(block[part] & 15);
+      const float minimum = block_minimum * static_cast<float>(block[part] >> 4);
+      const Bytes pairs = block + 16 + 32 * (part / 8) + 16 * (part % 2);
+      const int shift = part % 8 / 2 * 2;
+      for (int i = 0; i < 16; ++i) out[16 * part + i] = scale * static_cast<float>(pairs[i] >> shift & 3) - minimum;
+    }
+  }
+};
+
+struct Q3K {  // 32 bytes of third bits | 2 x 32 bytes of bit pairs | 16 scales of 6 bits | scale; offset 4, of scales 32
+  static constexpr int64_t kElements = 256, kBytes = 110;
+  static void decode(Bytes block, float* out) {
+    const float block_scale = half_at(block + 108);
+    const Bytes scales = block + 96;
+    for (int part = 0; part < 16; ++part) {  // in the order of Q2_K; bit r of a byte of third bits is of run r of the first half
+      const int low = part < 8 ? scales[part] & 15 : scales[part - 8] >> 4;
+      const int high = scales[8 + part % 4] >> (part / 4 * 2) & 3;
+      const float scale = block_scale * static_cast<float>((low | high << 4) - 32);
+      const Bytes thirds = block + 16 * (part % 2), pairs = block + 32 + 32 * (part / 8) + 16 * (part % 2);
+      for (int i = 0; i < 16; ++i) {
+        const int value = (pairs[i] >> (part % 8 / 2 * 2) & 3) | (thirds[i] >> (part / 2) & 1) << 2;
+        out[16 * part + i] = scale * static_cast<float>(value - 4);
+      }
+    }
+  }
+};
+
+// Decodes 16 bytes, whose low nibbles are the first 16 values.
+void decode_nibbles(Bytes nibbles, const int8_t (&values)[16], float scale, float* out) {
+  for (int i = 0; i < 16; ++i) {
+    out[i] = scale * static_cast<float>(values[nibbles[i] & 15]);
+    out[i + 16] = scale * static_cast<float>(values[nibbles[i] >> 4]);
+  }
+}
+
+constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
+struct Iq4Nl {  // scale | 32 x 4 bits, numbers of a value each
+  static constexpr int64_t kElements = 32, kBytes = 18;
+  static void decode(Bytes block, float* out) { decode_nibbles(block + 2, kIq4Values, half_at(block), out); }
+};
+
+struct Iq4Xs {  // scale | upper bit pairs of 8 scales | their nibbles | 8 x 32 x 4 bits; scales have the offset 32
+  static constexpr int64_t kElements = 256, kBytes = 136;
+  static void decode(Bytes block, float* out) {
+    const float block_scale = half_at(block);
+    for (int part = 0; part < 8; ++part) {
+      const int scale = (block[4 + part / 2] >> (part % 2 * 4) & 15) | (block[2 + part / 4] >> (part % 4 * 2) & 3) << 4;
+      decode_nibbles(block + 8 + 16 * part, kIq4Values, block_scale * static_cast<float>(scale - 32), out + 32 * part);
+    }
+  }
+};
+
+struct Mxfp4 {  // exponent of the scale | 32 x 4 bits: a sign, 2 bits of exponent, 1 of mantissa
+  static constexpr int64_t kElements = 32, kBytes = 17;
+  static void decode(Bytes block, float* out) {
+    // Twice the values, so that they are whole, with half of the scale: 2^(e - 128). The smallest two are below the normal numbers.
+    constexpr int8_t kDoubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    const uint32_t e = block[0];
+    decode_nibbles(block + 1, kDoubled, std::bit_cast<float>(e < 2 ? 0x200000u << e : (e - 1) << 23), out);
+  }
+};
+
 // ---- Many blocks, to each output type. ----
 
 using Decode = void (*)(Bytes blocks, int64_t num_blocks, void* out);
@@ -242,6 +310,11 @@ constexpr Instance kInstances[] = {
     blocks_of<Q4K>(GgmlType::q4_k),
     blocks_of<Q5K>(GgmlType::q5_k),
     blocks_of<Q6K>(GgmlType::q6_k),
+    blocks_of<Q2K>(GgmlType::q2_k),
+    blocks_of<Q3K>(GgmlType::q3_k),
+    blocks_of<Iq4Nl>(GgmlType::iq4_nl),
+    blocks_of<Iq4Xs>(GgmlType::iq4_xs),
+    blocks_of<Mxfp4>(GgmlType::mxfp4),
     blocks_of<Bytes128<true>>(GgmlType::f8_e4m3),
     blocks_of<Bytes128<false>>(GgmlType::i8),
 };

@@ -20,6 +20,11 @@ constexpr GgmlTypeInfo kSupported[] = {
     {GgmlType::q4_k, "Q4_K", 256, 2 + 2 + 12 + 128},
     {GgmlType::q5_k, "Q5_K", 256, 2 + 2 + 12 + 32 + 128},
     {GgmlType::q6_k, "Q6_K", 256, 128 + 64 + 16 + 2},
+    {GgmlType::q2_k, "Q2_K", 256, 16 + 64 + 2 + 2},
+    {GgmlType::q3_k, "Q3_K", 256, 32 + 64 + 12 + 2},
+    {GgmlType::iq4_nl, "IQ4_NL", 32, 2 + 16},
+    {GgmlType::iq4_xs, "IQ4_XS", 256, 2 + 2 + 4 + 128},
+    {GgmlType::mxfp4, "MXFP4", 32, 1 + 16},
     {GgmlType::f8_e4m3, "F8_E4M3", 128, 4 + 128},
     {GgmlType::i8, "I8", 128, 4 + 128},
 };

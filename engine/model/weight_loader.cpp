@@ -62,6 +62,11 @@ WeightFormat weight_format(GgmlType type) {
     case GgmlType::q6_k: return WeightFormat::q6_k;
     case GgmlType::f8_e4m3: return WeightFormat::f8_e4m3;
     case GgmlType::i8: return WeightFormat::i8;
+    case GgmlType::q2_k: return WeightFormat::q2_k;
+    case GgmlType::q3_k: return WeightFormat::q3_k;
+    case GgmlType::iq4_nl: return WeightFormat::iq4_nl;
+    case GgmlType::iq4_xs: return WeightFormat::iq4_xs;
+    case GgmlType::mxfp4: return WeightFormat::mxfp4;
     default: return WeightFormat::dense;
   }
 }

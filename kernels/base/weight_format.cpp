@@ -40,6 +40,11 @@ constexpr Layout layout_of(WeightFormat format) {
     case WeightFormat::q6_k: return {{{128, 4}, {64, 4}, {16, 1}, {2, 2}}};
     case WeightFormat::f8_e4m3: return {{{4, 4}, {128, 4}}};
     case WeightFormat::i8: return {{{4, 4}, {128, 4}}};
+    case WeightFormat::q2_k: return {{{16, 1}, {64, 4}, {2, 2}, {2, 2}}};
+    case WeightFormat::q3_k: return {{{32, 4}, {64, 4}, {12, 1}, {2, 2}}};
+    case WeightFormat::iq4_nl: return {{{2, 2}, {16, 4}}};
+    case WeightFormat::iq4_xs: return {{{2, 2}, {2, 1}, {4, 1}, {128, 4}}};
+    case WeightFormat::mxfp4: return {{{1, 1}, {16, 4}}};
     case WeightFormat::dense: break;
   }
   return {};
@@ -142,6 +147,57 @@ void decode_q6_k(const uint8_t* block, float* out) {
   }
 }
 
+// Two halves of four runs of 32 values, of two bits each in the same 32 bytes; each 16 values have a scale and a minimum of four bits.
+void decode_q2_k(const uint8_t* block, float* out) {
+  const float block_scale = half_at(block + 80), block_minimum = half_at(block + 82);
+  for (int i = 0; i < 256; ++i) {
+    const int code = block[16 + i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3, part = block[i / 16];
+    const float scale = block_scale * static_cast<float>(part & 15), minimum = block_minimum * static_cast<float>(part >> 4);
+    out[i] = scale * static_cast<float>(code) - minimum;
+  }
+}
+
+// The same with a third bit, bit i / 32 of the 32 bytes before, and a scale of six bits: byte i % 8 of twelve has four of scale i, in the low
+// nibble if i < 8; byte 8 + i % 4 has two more, at 2 (i / 4).
+void decode_q3_k(const uint8_t* block, float* out) {
+  const float block_scale = half_at(block + 108);
+  const uint8_t* parts = block + 96;
+  for (int i = 0; i < 256; ++i) {
+    const int two = block[32 + i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3, third = block[i % 32] >> (i / 32) & 1;
+    const int part = i / 16;
+    const int six = (parts[part % 8] >> (part / 8 * 4) & 15) | (parts[8 + part % 4] >> (part / 4 * 2) & 3) << 4;
+    out[i] = block_scale * static_cast<float>(six - 32) * static_cast<float>(two + 4 * third - 4);
+  }
+}
+
+// The values of the codes of IQ4_NL and IQ4_XS, and twice those of MXFP4.
+constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+constexpr int8_t kDoubledFp4Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+// Decodes 32 values, of which the low nibbles are the first 16.
+void decode_nibbles(const uint8_t* nibbles, const int8_t (&values)[16], float scale, float* out) {
+  for (int i = 0; i < 32; ++i) {
+    out[i] = scale * static_cast<float>(values[i < 16 ? nibbles[i] & 15 : nibbles[i - 16] >> 4]);
+  }
+}
+
+// Eight parts of 32 values, each with a scale of six bits.
+void decode_iq4_xs(const uint8_t* block, float* out) {
+  const float block_scale = half_at(block);
+  for (int part = 0; part < 8; ++part) {
+    const int four = block[4 + part / 2] >> (part % 2 * 4) & 15, two = block[2 + part / 4] >> (part % 4 * 2) & 3;
+    decode_nibbles(block + 8 + 16 * part, kIq4Values, block_scale * static_cast<float>((four | two << 4) - 32), out + 32 * part);
+  }
+}
+
+// Returns 2^(e - 128). The last two exponents are those of numbers below float32's normal ones.
+float half_power(uint8_t e) {
+  const uint32_t bits = e < 2 ? 0x200000u << e : (e - 1u) << 23;
+  float power;
+  std::memcpy(&power, &bits, sizeof power);
+  return power;
+}
+
 // Returns the value of a code of float8_e4m3fn; 0x7f and 0xff are 480 and -480.
 float e4m3_value(uint8_t code) {
   const bool is_nan = (code & 0x7f) == 0x7f;
@@ -167,9 +223,17 @@ void unpack_block(WeightFormat format, const void* packed, int64_t cols, int64_t
   for_each_piece(format, row % kPackedGroupRows, [&](int64_t at, int64_t in_group, int64_t size) {
     std::memcpy(bytes + at, source + in_group, static_cast<size_t>(size));
   });
+  switch (format) {
+    case WeightFormat::q2_k: return decode_q2_k(bytes, out);
+    case WeightFormat::q3_k: return decode_q3_k(bytes, out);
+    case WeightFormat::q6_k: return decode_q6_k(bytes, out);
+    case WeightFormat::iq4_nl: return decode_nibbles(bytes + 2, kIq4Values, half_at(bytes), out);
+    case WeightFormat::iq4_xs: return decode_iq4_xs(bytes, out);
+    case WeightFormat::mxfp4: return decode_nibbles(bytes + 1, kDoubledFp4Values, half_power(bytes[0]), out);
+    default: break;
+  }
   if (elements == 32) return decode_32(format, bytes, out);
   if (elements == 128) return decode_128(format, bytes, out);
-  if (format == WeightFormat::q6_k) return decode_q6_k(bytes, out);
   decode_parts(format, bytes, out);
 }
 

@@ -11,9 +11,14 @@
 // A value is scale * code, rounded to float32. The codes 0x7f and 0xff of f8_e4m3 are not NaN, as in float8_e4m3fn: they are 480 and -480.
 // (A loader should refuse them; the engine's does.)
 //
+// mxfp4 is the one of GGUF files, with the scale 2^(e - 127) of a byte e. The types of OCP's text have NaN for e = 255. Here it is 2^128, as in
+// the other readers of such files: with the codes of 0.5 a value is 2^127, with larger ones infinite, and 0 with the code of 0. (Values
+// with e = 0 or 1 may be below float32's normal numbers; they are exact, too.)
+//
 //   rows      16 rows are a group; the last group is filled up with rows of zero bytes
 //   packed    [groups, blocks of a row, fields of a block in the file's order, pieces of the field, 16 rows] of pieces:
-//             2 bytes for a float16 scale or minimum, 1 byte for the scales of parts (Q4_K, Q5_K, Q6_K), 4 bytes for all others
+//             2 bytes for a float16 scale or minimum, 1 byte for the scales of parts (Q2_K to Q6_K; IQ4_XS, whose scales of
+//             parts are two fields) and for the scale of MXFP4, 4 bytes for all others
 #pragma once
 
 #include <cstdint>
@@ -26,7 +31,24 @@
 namespace prologue {
 
 // dense: not quantised, elements of a DType.
-enum class WeightFormat : int32_t { dense = 0, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k, f8_e4m3, i8 };
+enum class WeightFormat : int32_t {
+  dense = 0,
+  q8_0,
+  q4_0,
+  q4_1,
+  q5_0,
+  q5_1,
+  q4_k,
+  q5_k,
+  q6_k,
+  f8_e4m3,
+  i8,
+  q2_k,
+  q3_k,
+  iq4_nl,
+  iq4_xs,
+  mxfp4
+};
 
 // Returns the values of a block.
 constexpr int64_t weight_block_elements(WeightFormat format) {
@@ -42,6 +64,11 @@ constexpr int64_t weight_block_elements(WeightFormat format) {
     case WeightFormat::q6_k: return 256;
     case WeightFormat::f8_e4m3:
     case WeightFormat::i8: return 128;
+    case WeightFormat::q2_k:
+    case WeightFormat::q3_k:
+    case WeightFormat::iq4_xs: return 256;
+    case WeightFormat::iq4_nl:
+    case WeightFormat::mxfp4: return 32;
   }
   return 1;
 }
@@ -60,6 +87,11 @@ constexpr int64_t weight_block_bytes(WeightFormat format) {
     case WeightFormat::q6_k: return 128 + 64 + 16 + 2;
     case WeightFormat::f8_e4m3: return 4 + 128;
     case WeightFormat::i8: return 4 + 128;
+    case WeightFormat::q2_k: return 16 + 64 + 2 + 2;
+    case WeightFormat::q3_k: return 32 + 64 + 12 + 2;
+    case WeightFormat::iq4_nl: return 2 + 16;
+    case WeightFormat::iq4_xs: return 2 + 2 + 4 + 128;
+    case WeightFormat::mxfp4: return 1 + 16;
   }
   return 0;
 }
@@ -79,6 +111,11 @@ constexpr const char* weight_format_name(WeightFormat format) {
     case WeightFormat::q6_k: return "q6_k";
     case WeightFormat::f8_e4m3: return "f8_e4m3";
     case WeightFormat::i8: return "i8";
+    case WeightFormat::q2_k: return "q2_k";
+    case WeightFormat::q3_k: return "q3_k";
+    case WeightFormat::iq4_nl: return "iq4_nl";
+    case WeightFormat::iq4_xs: return "iq4_xs";
+    case WeightFormat::mxfp4: return "mxfp4";
   }
   return "unknown";
 }

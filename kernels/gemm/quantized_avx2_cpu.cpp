@@ -70,6 +70,25 @@ inline Bytes pair_as_48(Bytes b) {
   return result;
 }
 
+// Returns pair PAIR of the bits of each byte; bit BIT, as 4.
+template <int PAIR>
+inline Bytes pair_of(Bytes b) {
+  return {{masked(_mm256_srli_epi16(b.v[0], 2 * PAIR), 3), masked(_mm256_srli_epi16(b.v[1], 2 * PAIR), 3)}};
+}
+template <int BIT>
+inline Bytes bit_as_4(Bytes b) {
+  Bytes result;
+  for (int i = 0; i < 2; ++i) {
+    result.v[i] =
+        masked(BIT < 2 ? _mm256_slli_epi16(b.v[i], BIT < 2 ? 2 - BIT : 0) : _mm256_srli_epi16(b.v[i], BIT < 2 ? 0 : BIT - 2), 4);
+  }
+  return result;
+}
+inline Bytes values_of(Bytes nibbles, const int8_t (&values)[16]) {
+  const __m256i table = _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(values)));
+  return {{_mm256_shuffle_epi8(table, nibbles.v[0]), _mm256_shuffle_epi8(table, nibbles.v[1])}};
+}
+
 inline Ints broadcast(int32_t x) { return {{_mm256_set1_epi32(x), _mm256_set1_epi32(x)}}; }
 inline Ints add(Ints a, Ints b) { return {{_mm256_add_epi32(a.v[0], b.v[0]), _mm256_add_epi32(a.v[1], b.v[1])}}; }
 inline Ints multiply(Ints a, Ints b) { return {{_mm256_mullo_epi32(a.v[0], b.v[0]), _mm256_mullo_epi32(a.v[1], b.v[1])}}; }
@@ -110,6 +129,16 @@ inline Ints low_six_bits(RowBytes b) { return widened(_mm_and_si128(b.v, _mm_set
 inline Ints six_bits_of_two(RowBytes four, RowBytes two) {
   return widened(_mm_or_si128(four.v, _mm_and_si128(_mm_srli_epi16(two.v, 2), _mm_set1_epi8(48))));
 }
+inline Ints widened(RowBytes b) { return widened(b.v); }
+// Returns four bits, with pair PAIR of the bits of `pairs` above, less 32.
+template <int PAIR>
+inline Ints signed_six_bits(RowBytes four, RowBytes pairs) {
+  const __m128i shifted =
+      PAIR < 2 ? _mm_slli_epi16(pairs.v, PAIR < 2 ? 4 - 2 * PAIR : 0) : _mm_srli_epi16(pairs.v, PAIR < 2 ? 0 : 2 * PAIR - 4);
+  const __m128i six = _mm_or_si128(four.v, _mm_and_si128(shifted, _mm_set1_epi8(48)));
+  const __m128i bytes = _mm_sub_epi8(six, _mm_set1_epi8(32));
+  return {{_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8))}};
+}
 inline Ints load_row_int8(const uint8_t* p) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return {{_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8))}};
@@ -123,6 +152,18 @@ inline Floats load_halves(const uint8_t* p) {
 }
 inline Floats load_floats(const uint8_t* p) {
   return {{_mm256_loadu_ps(reinterpret_cast<const float*>(p)), _mm256_loadu_ps(reinterpret_cast<const float*>(p + 32))}};
+}
+// Returns 2^(e - 128) for each byte e. Those of 0 and 1 are below the normal numbers: their bits are 1 << 21 and 2 << 21, and no other's are less.
+inline Floats load_half_powers(const uint8_t* p) {
+  const Ints e = widened(load_row_bytes(p));
+  const __m256i one = _mm256_set1_epi32(1);
+  Floats result;
+  for (int i = 0; i < 2; ++i) {
+    const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e.v[i], one), 23);
+    const __m256i least = _mm256_slli_epi32(_mm256_add_epi32(_mm256_min_epi32(e.v[i], one), one), 21);
+    result.v[i] = _mm256_castsi256_ps(_mm256_max_epi32(normal, least));
+  }
+  return result;
 }
 // Sets values[i] to 2^-8 times code i of each row, a number of float8_e4m3fn, whose NaN are 480 and -480. Such a code has its exponent and
 // mantissa where a float16 has them, whose exponent is 8 less for the same number.

@@ -56,6 +56,21 @@ inline Bytes pair_as_48(Bytes b) {
   return {_mm512_and_si512(shifted, _mm512_set1_epi8(48))};
 }
 
+// Returns pair PAIR of the bits of each byte; bit BIT, as 4.
+template <int PAIR>
+inline Bytes pair_of(Bytes b) {
+  return {_mm512_and_si512(_mm512_srli_epi16(b.v, 2 * PAIR), _mm512_set1_epi8(3))};
+}
+template <int BIT>
+inline Bytes bit_as_4(Bytes b) {
+  const __m512i shifted = BIT < 2 ? _mm512_slli_epi16(b.v, BIT < 2 ? 2 - BIT : 0) : _mm512_srli_epi16(b.v, BIT < 2 ? 0 : BIT - 2);
+  return {_mm512_and_si512(shifted, _mm512_set1_epi8(4))};
+}
+inline Bytes values_of(Bytes nibbles, const int8_t (&values)[16]) {
+  const __m512i table = _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(values)));
+  return {_mm512_shuffle_epi8(table, nibbles.v)};
+}
+
 inline Ints broadcast(int32_t x) { return {_mm512_set1_epi32(x)}; }
 inline Ints add(Ints a, Ints b) { return {_mm512_add_epi32(a.v, b.v)}; }
 inline Ints multiply(Ints a, Ints b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
@@ -82,6 +97,15 @@ inline Ints low_six_bits(RowBytes b) { return {_mm512_cvtepu8_epi32(_mm_and_si12
 inline Ints six_bits_of_two(RowBytes four, RowBytes two) {
   return {_mm512_cvtepu8_epi32(_mm_or_si128(four.v, _mm_and_si128(_mm_srli_epi16(two.v, 2), _mm_set1_epi8(48))))};
 }
+inline Ints widened(RowBytes b) { return {_mm512_cvtepu8_epi32(b.v)}; }
+// Returns four bits, with pair PAIR of the bits of `pairs` above, less 32.
+template <int PAIR>
+inline Ints signed_six_bits(RowBytes four, RowBytes pairs) {
+  const __m128i shifted =
+      PAIR < 2 ? _mm_slli_epi16(pairs.v, PAIR < 2 ? 4 - 2 * PAIR : 0) : _mm_srli_epi16(pairs.v, PAIR < 2 ? 0 : 2 * PAIR - 4);
+  const __m128i six = _mm_or_si128(four.v, _mm_and_si128(shifted, _mm_set1_epi8(48)));
+  return {_mm512_cvtepi8_epi32(_mm_sub_epi8(six, _mm_set1_epi8(32)))};
+}
 inline Ints load_row_int8(const uint8_t* p) {
   return {_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
 }
@@ -90,6 +114,13 @@ inline Floats broadcast(float x) { return {_mm512_set1_ps(x)}; }
 inline Floats to_floats(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
 inline Floats load_halves(const uint8_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}; }
 inline Floats load_floats(const uint8_t* p) { return {_mm512_loadu_ps(p)}; }
+// Returns 2^(e - 128) for each byte e. Those of 0 and 1 are below the normal numbers: their bits are 1 << 21 and 2 << 21, and no other's are less.
+inline Floats load_half_powers(const uint8_t* p) {
+  const __m512i e = widened(load_row_bytes(p)).v, one = _mm512_set1_epi32(1);
+  const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e, one), 23);
+  const __m512i least = _mm512_slli_epi32(_mm512_add_epi32(_mm512_min_epi32(e, one), one), 21);
+  return {_mm512_castsi512_ps(_mm512_max_epi32(normal, least))};
+}
 // Sets values[i] to 2^-8 times code i of each row, a number of float8_e4m3fn, whose NaN are 480 and -480. Such a code has its exponent and
 // mantissa where a float16 has them, whose exponent is 8 less for the same number.
 inline void load_e4m3(const uint8_t* p, Floats (&values)[4]) {

@@ -255,6 +255,180 @@ struct F8 {
   }
 };
 
+// A block is: 16 scales and minimums, of four bits each | two halves: 32 bytes of pairs of bits | scale | minimum. A half is four runs of 32
+// values, run r in pair r of the bytes; each 16 values have a scale and a minimum.
+struct Q2K {
+  static constexpr int64_t kBlock = 256, kXBlock = 256, kBytes = 84;
+
+  // Adds to `dots`: scale * (codes times those of x), for the two times 16 values of one run of a half.
+  template <int RUN, int ROWS>
+  static void add_run(const uint8_t* block, int half, const RowsAt& x, Ints (&dots)[ROWS]) {
+    for (int part = 0; part < 2; ++part) {
+      const int sixteen = 8 * half + 2 * RUN + part;
+      Ints sums[ROWS];
+      for (Ints& sum : sums) sum = broadcast(0);
+      for (int c = 0; c < 4; ++c) {
+        const Bytes codes = pair_of<RUN>(load_bytes(block + (16 + 32 * half + 16 * part + 4 * c) * kRows));
+        for (int r = 0; r < ROWS; ++r) sums[r] = add_dot(sums[r], codes, x.code(r) + 16 * sixteen + 4 * c);
+      }
+      const Ints scale = widened(low_nibbles_of(load_row_bytes(block + sixteen * kRows)));
+      for (int r = 0; r < ROWS; ++r) dots[r] = add(dots[r], multiply(scale, sums[r]));
+    }
+  }
+
+  template <int ROWS>
+  static void add_block(const uint8_t* block, const RowsAt& x, Floats (&y)[ROWS]) {
+    Ints dots[ROWS];
+    for (Ints& sum : dots) sum = broadcast(0);
+    for (int half = 0; half < 2; ++half) {
+      add_run<0>(block, half, x, dots);
+      add_run<1>(block, half, x, dots);
+      add_run<2>(block, half, x, dots);
+      add_run<3>(block, half, x, dots);
+    }
+    const Floats scale = load_halves(block + 80 * kRows);
+    for (int r = 0; r < ROWS; ++r) y[r] = add(y[r], multiply(to_floats(dots[r]), multiply(scale, broadcast(x.scale(r)))));
+
+    for (Ints& sum : dots) sum = broadcast(0);
+    for (int sixteen = 0; sixteen < 16; ++sixteen) {
+      const Ints minimum = widened(high_nibbles_of(load_row_bytes(block + sixteen * kRows)));
+      for (int r = 0; r < ROWS; ++r) dots[r] = add(dots[r], multiply(minimum, broadcast(x.sum(r, sixteen))));
+    }
+    const Floats minimum = load_halves(block + 82 * kRows);
+    for (int r = 0; r < ROWS; ++r) {
+      y[r] = subtract(y[r], multiply(to_floats(dots[r]), multiply(minimum, broadcast(x.scale(r)))));
+    }
+  }
+};
+
+// A block is: 32 bytes of third bits, bit i of run i | pairs of bits, as of Q2_K | scales of six bits: 8 bytes of two nibbles, those of the first
+// 8 scales and of the last 8; 4 bytes of their upper pairs of bits | scale. Codes have the offset 4, scales of parts 32.
+struct Q3K {
+  static constexpr int64_t kBlock = 256, kXBlock = 256, kBytes = 110;
+
+  template <int HALF, int RUN, int ROWS>
+  static void add_run(const uint8_t* block, const RowsAt& x, Ints (&dots)[ROWS]) {
+    const uint8_t* const scales = block + 96 * kRows;
+    for (int part = 0; part < 2; ++part) {
+      const int sixteen = 8 * HALF + 2 * RUN + part;
+      Ints sums[ROWS];
+      for (int r = 0; r < ROWS; ++r) sums[r] = broadcast(-4 * x.sum(r, sixteen));
+      for (int c = 0; c < 4; ++c) {
+        const Bytes pairs = pair_of<RUN>(load_bytes(block + (32 + 32 * HALF + 16 * part + 4 * c) * kRows));
+        const Bytes codes = either(pairs, bit_as_4<4 * HALF + RUN>(load_bytes(block + (16 * part + 4 * c) * kRows)));
+        for (int r = 0; r < ROWS; ++r) sums[r] = add_dot(sums[r], codes, x.code(r) + 16 * sixteen + 4 * c);
+      }
+      const RowBytes both = load_row_bytes(scales + (2 * RUN + part) * kRows);
+      const Ints scale = signed_six_bits<2 * HALF + RUN / 2>(HALF == 0 ? low_nibbles_of(both) : high_nibbles_of(both),
+                                                             load_row_bytes(scales + (8 + RUN % 2 * 2 + part) * kRows));
+      for (int r = 0; r < ROWS; ++r) dots[r] = add(dots[r], multiply(scale, sums[r]));
+    }
+  }
+
+  template <int ROWS>
+  static void add_block(const uint8_t* block, const RowsAt& x, Floats (&y)[ROWS]) {
+    Ints dots[ROWS];
+    for (Ints& sum : dots) sum = broadcast(0);
+    add_run<0, 0>(block, x, dots);
+    add_run<0, 1>(block, x, dots);
+    add_run<0, 2>(block, x, dots);
+    add_run<0, 3>(block, x, dots);
+    add_run<1, 0>(block, x, dots);
+    add_run<1, 1>(block, x, dots);
+    add_run<1, 2>(block, x, dots);
+    add_run<1, 3>(block, x, dots);
+    const Floats scale = load_halves(block + 108 * kRows);
+    for (int r = 0; r < ROWS; ++r) y[r] = add(y[r], multiply(to_floats(dots[r]), multiply(scale, broadcast(x.scale(r)))));
+  }
+};
+
+// The values of the codes of IQ4_NL and IQ4_XS; twice those of MXFP4, and 12, so that none is negative.
+alignas(16) constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+alignas(16) constexpr int8_t kFp4Values[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+
+// Adds to `dots` the values of 32 codes times those of x, of which `nibbles` has the first 16 in the low nibbles.
+template <int ROWS>
+inline void add_iq4(const uint8_t* nibbles, const RowsAt& x, int first, Ints (&dots)[ROWS]) {
+  for (int c = 0; c < 4; ++c) {
+    const Bytes both = load_bytes(nibbles + 64 * c);
+    const Bytes low = values_of(low_nibbles(both), kIq4Values), high = values_of(high_nibbles(both), kIq4Values);
+    for (int r = 0; r < ROWS; ++r) {
+      dots[r] = add_dot_signed(dots[r], low, x.code(r) + first + 4 * c);
+      dots[r] = add_dot_signed(dots[r], high, x.code(r) + first + 16 + 4 * c);
+    }
+  }
+}
+
+// A block is: scale | 32 x 4 bits.
+struct Iq4Nl {
+  static constexpr int64_t kBlock = 32, kXBlock = 32, kBytes = 18;
+
+  template <int ROWS>
+  static void add_block(const uint8_t* block, const RowsAt& x, Floats (&y)[ROWS]) {
+    Ints dots[ROWS];
+    for (int r = 0; r < ROWS; ++r) dots[r] = start_signed(x.sum(r));
+    add_iq4(block + 2 * kRows, x, 0, dots);
+    const Floats scale = load_halves(block);
+    for (int r = 0; r < ROWS; ++r) y[r] = add(y[r], multiply(to_floats(dots[r]), multiply(scale, broadcast(x.scale(r)))));
+  }
+};
+
+// A block is: scale | upper pairs of the bits of 8 scales of parts | their lower nibbles | 8 parts of 32 x 4 bits. Scales of parts have the
+// offset 32.
+struct Iq4Xs {
+  static constexpr int64_t kBlock = 256, kXBlock = 256, kBytes = 136;
+
+  template <int PART, int ROWS>
+  static void add_part(const uint8_t* block, const RowsAt& x, Ints (&dots)[ROWS]) {
+    Ints sums[ROWS];
+    for (int r = 0; r < ROWS; ++r) sums[r] = start_signed(x.sum(r, 2 * PART) + x.sum(r, 2 * PART + 1));
+    add_iq4(block + (8 + 16 * PART) * kRows, x, 32 * PART, sums);
+    const RowBytes both = load_row_bytes(block + (4 + PART / 2) * kRows);
+    const Ints scale = signed_six_bits<PART % 4>(PART % 2 == 0 ? low_nibbles_of(both) : high_nibbles_of(both),
+                                                 load_row_bytes(block + (2 + PART / 4) * kRows));
+    for (int r = 0; r < ROWS; ++r) dots[r] = add(dots[r], multiply(scale, sums[r]));
+  }
+
+  template <int ROWS>
+  static void add_block(const uint8_t* block, const RowsAt& x, Floats (&y)[ROWS]) {
+    Ints dots[ROWS];
+    for (Ints& sum : dots) sum = broadcast(0);
+    add_part<0>(block, x, dots);
+    add_part<1>(block, x, dots);
+    add_part<2>(block, x, dots);
+    add_part<3>(block, x, dots);
+    add_part<4>(block, x, dots);
+    add_part<5>(block, x, dots);
+    add_part<6>(block, x, dots);
+    add_part<7>(block, x, dots);
+    const Floats scale = load_halves(block);
+    for (int r = 0; r < ROWS; ++r) y[r] = add(y[r], multiply(to_floats(dots[r]), multiply(scale, broadcast(x.scale(r)))));
+  }
+};
+
+// A block is: exponent of the scale | 32 x 4 bits.
+struct Mxfp4 {
+  static constexpr int64_t kBlock = 32, kXBlock = 32, kBytes = 17;
+
+  template <int ROWS>
+  static void add_block(const uint8_t* block, const RowsAt& x, Floats (&y)[ROWS]) {
+    Ints dots[ROWS];
+    for (int r = 0; r < ROWS; ++r) dots[r] = broadcast(-12 * x.sum(r));
+    for (int c = 0; c < 4; ++c) {
+      const Bytes both = load_bytes(block + kRows + 64 * c);
+      const Bytes low = values_of(low_nibbles(both), kFp4Values), high = values_of(high_nibbles(both), kFp4Values);
+      for (int r = 0; r < ROWS; ++r) {
+        dots[r] = add_dot(dots[r], low, x.code(r) + 4 * c);
+        dots[r] = add_dot(dots[r], high, x.code(r) + 16 + 4 * c);
+      }
+    }
+    const Floats half_scale = load_half_powers(block);
+    for (int r = 0; r < ROWS; ++r) {
+      y[r] = add(y[r], multiply(to_floats(dots[r]), multiply(half_scale, broadcast(x.scale(r)))));
+    }
+  }
+};
+
 template <class Format, int ROWS>
 void product(const uint8_t* group, const QuantizedRows& x, int64_t row, float* y) {
   constexpr bool kQuantized = Format::kXBlock > 1;
@@ -303,6 +477,11 @@ constexpr QuantizedKernels make_kernels(const char* instructions) {
   set_products<Q6K>(kernels.products[7]);
   set_products<F8>(kernels.products[8]);
   set_products<I8>(kernels.products[9]);
+  set_products<Q2K>(kernels.products[10]);
+  set_products<Q3K>(kernels.products[11]);
+  set_products<Iq4Nl>(kernels.products[12]);
+  set_products<Iq4Xs>(kernels.products[13]);
+  set_products<Mxfp4>(kernels.products[14]);
   return kernels;
 }
 

@@ -57,6 +57,19 @@ inline Bytes pair_as_48(const Bytes& b) {
   return each<Bytes>([&](int i) { return (b.v[i] >> (2 * PAIR) & 3) * 16; });
 }
 
+// Returns pair PAIR of the bits of each byte; bit BIT, as 4.
+template <int PAIR>
+inline Bytes pair_of(const Bytes& b) {
+  return each<Bytes>([&](int i) { return b.v[i] >> (2 * PAIR) & 3; });
+}
+template <int BIT>
+inline Bytes bit_as_4(const Bytes& b) {
+  return each<Bytes>([&](int i) { return (b.v[i] >> BIT & 1) * 4; });
+}
+inline Bytes values_of(const Bytes& nibbles, const int8_t (&values)[16]) {
+  return each<Bytes>([&](int i) { return values[nibbles.v[i]]; });
+}
+
 inline Ints broadcast(int32_t x) {
   return each<Ints>([&](int) { return x; });
 }
@@ -99,6 +112,14 @@ inline Ints low_six_bits(const RowBytes& b) {
 inline Ints six_bits_of_two(const RowBytes& four, const RowBytes& two) {
   return each<Ints>([&](int i) { return four.v[i] | two.v[i] >> 6 << 4; });
 }
+inline Ints widened(const RowBytes& b) {
+  return each<Ints>([&](int i) { return b.v[i]; });
+}
+// Returns four bits, with pair PAIR of the bits of `pairs` above, less 32.
+template <int PAIR>
+inline Ints signed_six_bits(const RowBytes& four, const RowBytes& pairs) {
+  return each<Ints>([&](int i) { return (four.v[i] | (pairs.v[i] >> (2 * PAIR) & 3) << 4) - 32; });
+}
 inline Ints load_row_int8(const uint8_t* p) {
   return each<Ints>([&](int i) { return static_cast<int8_t>(p[i]); });
 }
@@ -120,6 +141,15 @@ inline Floats load_floats(const uint8_t* p) {
   Floats result;
   std::memcpy(result.v, p, sizeof result.v);
   return result;
+}
+// Returns 2^(e - 128) for each byte e. Those of 0 and 1 are below the normal numbers.
+inline Floats load_half_powers(const uint8_t* p) {
+  return each<Floats>([&](int i) {
+    const uint32_t bits = p[i] < 2 ? 0x200000u << p[i] : (p[i] - 1u) << 23;
+    float power;
+    std::memcpy(&power, &bits, sizeof power);
+    return power;
+  });
 }
 // Sets values[i] to 2^-8 times code i of each row, a number of float8_e4m3fn, whose NaN are 480 and -480. Such a code has its exponent and
 // mantissa where a float16 has them, whose exponent is 8 less for the same number.

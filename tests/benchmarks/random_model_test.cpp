@@ -83,8 +83,10 @@ TEST_F(RandomModel, BlocksHaveTheDeviationOfBFloat16) {
   ModelShape shape = small();
   shape.hidden_size = 256;
   shape.vocab_size = 4000;
-  for (const WeightFormat format : {WeightFormat::q8_0, WeightFormat::q4_0, WeightFormat::q4_1, WeightFormat::q5_0,
-                                    WeightFormat::q5_1, WeightFormat::q4_k, WeightFormat::q5_k, WeightFormat::q6_k}) {
+  for (const WeightFormat format :
+       {WeightFormat::q8_0, WeightFormat::q4_0, WeightFormat::q4_1, WeightFormat::q5_0, WeightFormat::q5_1, WeightFormat::q4_k,
+        WeightFormat::q5_k, WeightFormat::q6_k, WeightFormat::q2_k, WeightFormat::q3_k, WeightFormat::iq4_nl,
+        WeightFormat::iq4_xs, WeightFormat::mxfp4}) {
     SCOPED_TRACE(weight_format_name(format));
     write(shape, 1, 2, weight_format_name(format));
     const auto file = GgufFile::open(path_);
@@ -265,8 +267,8 @@ TEST_F(RandomModel, WhatCannotBeWrittenIsAnError) {
             "/no/such/folder/model.gguf: this file cannot be written: No such file or directory");
   EXPECT_EQ(write_random_model(shape, 1, "/dev/full", 2).message(),
             "/dev/full: this file cannot be written: No space left on device");
-  EXPECT_EQ(write_random_model(shape, 1, path_, 1, "q3_k").message(),
-            "the format of the weights is q3_k: it must be bfloat16, a block format of GGUF, q4_k_m, f8_e4m3 or i8");
+  EXPECT_EQ(write_random_model(shape, 1, path_, 1, "q1_0").message(),
+            "the format of the weights is q1_0: it must be bfloat16, a block format of GGUF, q4_k_m, f8_e4m3 or i8");
   EXPECT_EQ(
       write_random_model(shape, 1, "/dev/null/model", 1, "i8").message().find("/dev/null/model: this directory cannot be made: "),
       0u);

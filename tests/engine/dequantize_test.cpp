@@ -7,7 +7,9 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tests/support/random.h"
@@ -18,8 +20,9 @@
 namespace prologue {
 namespace {
 
-constexpr GgmlType kQuantisedTypes[] = {GgmlType::q8_0, GgmlType::q4_0, GgmlType::q4_1, GgmlType::q5_0,
-                                        GgmlType::q5_1, GgmlType::q4_k, GgmlType::q5_k, GgmlType::q6_k};
+constexpr GgmlType kQuantisedTypes[] = {GgmlType::q8_0,   GgmlType::q4_0,   GgmlType::q4_1, GgmlType::q5_0, GgmlType::q5_1,
+                                        GgmlType::q4_k,   GgmlType::q5_k,   GgmlType::q6_k, GgmlType::q2_k, GgmlType::q3_k,
+                                        GgmlType::iq4_nl, GgmlType::iq4_xs, GgmlType::mxfp4};
 
 struct Golden {
   int64_t num_blocks = 0;
@@ -127,6 +130,24 @@ TEST_P(Quantised, WritesNothingBeyondItsRows) {
 INSTANTIATE_TEST_SUITE_P(Types, Quantised, ::testing::ValuesIn(kQuantisedTypes),
                          [](const auto& row) { return ggml_type_name(row.param); });
 
+// The exponents of MXFP4 at their ends. The last one, which OCP's text has for NaN, is 2^128.
+TEST(Mxfp4, ExponentsAtTheirEnds) {
+  for (const auto& [exponent, half, one_and_a_half] : {std::tuple{0, 0x1p-128f, 0x1.8p-127f},
+                                                       {1, 0x1p-127f, 0x1.8p-126f},
+                                                       {2, 0x1p-126f, 0x1.8p-125f},
+                                                       {254, 0x1p126f, 0x1.8p127f},
+                                                       {255, 0x1p127f, std::numeric_limits<float>::infinity()}}) {
+    std::vector<uint8_t> block(17, 0x31);  // the first 16 values are 0.5, the last ones 1.5
+    block[0] = static_cast<uint8_t>(exponent), block[16] = 0x9b;
+    std::vector<float> want(32, half);
+    std::fill(want.begin() + 16, want.end(), one_and_a_half);
+    want[15] = -one_and_a_half, want[31] = -half;
+    std::vector<float> got(32);
+    ASSERT_TRUE(dequantize_rows(GgmlType::mxfp4, block.data(), 1, 32, DType::f32, got.data(), 1).ok());
+    EXPECT_TRUE(same_bits(got, want)) << exponent;
+  }
+}
+
 // ---- Types that are not quantised ----
 
 template <class In, class Out>
@@ -182,9 +203,11 @@ TEST(Refuses, EachBadArgumentByItsValueAndRule) {
   using C = Conversion;
   const std::vector<test::Refusal<C>> refusals = {
       {[](C& c) { c.type = static_cast<GgmlType>(17); }, StatusCode::unsupported,
-       "type is IQ2_XS: supported are F32, F16, BF16, F64, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K"},
+       "type is IQ2_XS: supported are F32, F16, BF16, F64, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, Q2_K, Q3_K, IQ4_NL, "
+       "IQ4_XS, MXFP4"},
       {[](C& c) { c.type = static_cast<GgmlType>(4711); }, StatusCode::unsupported,
-       "type is unknown type 4711: supported are F32, F16, BF16, F64, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K"},
+       "type is unknown type 4711: supported are F32, F16, BF16, F64, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, Q2_K, "
+       "Q3_K, IQ4_NL, IQ4_XS, MXFP4"},
       {[](C& c) { c.num_rows = -1; }, "num_rows is -1: must not be negative"},
       {[](C& c) { c.row_elements = 33; }, "row_elements is 33: Q4_0 needs a multiple of 32"},
       {[](C& c) { c.type = GgmlType::q6_k, c.row_elements = 128; }, "row_elements is 128: Q6_K needs a multiple of 256"},

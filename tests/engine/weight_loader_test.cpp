@@ -287,7 +287,12 @@ const Block kBlocks[] = {{WeightFormat::q8_0, test::gguf::kQ8_0, {{2, 2}, {32, 4
                          {WeightFormat::q5_1, test::gguf::kQ5_1, {{2, 2}, {2, 2}, {4, 4}, {16, 4}}},
                          {WeightFormat::q4_k, test::gguf::kQ4_K, {{2, 2}, {2, 2}, {12, 1}, {128, 4}}},
                          {WeightFormat::q5_k, test::gguf::kQ5_K, {{2, 2}, {2, 2}, {12, 1}, {32, 4}, {128, 4}}},
-                         {WeightFormat::q6_k, test::gguf::kQ6_K, {{128, 4}, {64, 4}, {16, 1}, {2, 2}}}};
+                         {WeightFormat::q6_k, test::gguf::kQ6_K, {{128, 4}, {64, 4}, {16, 1}, {2, 2}}},
+                         {WeightFormat::q2_k, test::gguf::kQ2_K, {{16, 1}, {64, 4}, {2, 2}, {2, 2}}},
+                         {WeightFormat::q3_k, test::gguf::kQ3_K, {{32, 4}, {64, 4}, {12, 1}, {2, 2}}},
+                         {WeightFormat::iq4_nl, test::gguf::kIQ4_NL, {{2, 2}, {16, 4}}},
+                         {WeightFormat::iq4_xs, test::gguf::kIQ4_XS, {{2, 2}, {6, 1}, {128, 4}}},
+                         {WeightFormat::mxfp4, test::gguf::kMXFP4, {{1, 1}, {16, 4}}}};
 
 // Packs rows one byte at a time.
 std::vector<std::byte> packed_rows(const Block& block, const std::vector<std::byte>& rows, size_t num_rows,
@@ -388,7 +393,7 @@ TEST_P(PackedWeights, HaveTheLayoutOfEveryFormat) {
     EXPECT_EQ(loader.formats(), formats);
   }
   EXPECT_EQ(loader.weight_bytes(), num_bytes);
-  EXPECT_EQ(loader.types_text(), "q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k and q6_k");
+  EXPECT_EQ(loader.types_text(), "q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k, q2_k, q3_k, iq4_nl, iq4_xs and mxfp4");
 }
 
 // A matrix that is packed in several pieces, of which the last has a part of a group.

@@ -32,8 +32,13 @@ void choose_packed_weights(Choices& choices, MemoryMap& map, GemmParams& p) {
   int64_t rows = 0;
   for (int32_t s = 0; s < std::clamp(p.packed.num_segments, 0, kMaxWeightSegments); ++s) {
     PackedRows& segment = p.packed.segments[s];
-    segment.format =
-        static_cast<WeightFormat>(choices.hostile() ? choices.integer(-1, 12) : choices.integer(1, elements == 32 ? 5 : 8));
+    segment.format = static_cast<WeightFormat>(choices.hostile() ? choices.integer(-1, static_cast<int>(kLastWeightFormat) + 2)
+                                                                 : choices.integer(1, elements == 32 ? 5 : 8));
+    if (!choices.hostile() && choices.chance(3)) {
+      constexpr WeightFormat k32[] = {WeightFormat::iq4_nl, WeightFormat::mxfp4};
+      constexpr WeightFormat k256[] = {WeightFormat::q2_k, WeightFormat::q3_k, WeightFormat::iq4_xs};
+      segment.format = elements == 32 ? k32[choices.integer(0, 1)] : k256[choices.integer(0, 2)];
+    }
     if (!choices.hostile() && elements >= 128 && choices.chance(2)) {
       segment.format = choices.chance(2) ? WeightFormat::f8_e4m3 : WeightFormat::i8;
     }

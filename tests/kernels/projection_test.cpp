@@ -253,6 +253,8 @@ const std::vector<Case>& cases() {
     add([](Case& c) { c.packed = {WeightFormat::q4_1, WeightFormat::q8_0, WeightFormat::q5_1, WeightFormat::q4_0}; });
     add([](Case& c) { c.packed = {WeightFormat::q4_0, WeightFormat::q8_0}, c.activates = c.gated = c.normed = true; });
     add([](Case& c) { c.packed = {WeightFormat::f8_e4m3, WeightFormat::i8, WeightFormat::q4_0}, c.bias = true; });
+    add([](Case& c) { c.packed = {WeightFormat::q2_k, WeightFormat::mxfp4, WeightFormat::q3_k}, c.bias = true; });
+    add([](Case& c) { c.packed = {WeightFormat::iq4_nl, WeightFormat::iq4_xs}, c.adds = true; });
     return all;
   }();
   return list;

@@ -236,7 +236,9 @@ TEST_P(QuantizedGemmTest, SegmentsOfSeveralFormats) {
              {{WeightFormat::q4_k, 33}, {WeightFormat::q6_k, 7}},
              {{WeightFormat::q4_k, 5}, {WeightFormat::q8_0, 20}, {WeightFormat::q5_1, 16}, {WeightFormat::q6_k, 3}},
              {{WeightFormat::q4_1, 17}, {WeightFormat::q4_1, 0}, {WeightFormat::q4_1, 18}},
-             {{WeightFormat::f8_e4m3, 17}, {WeightFormat::i8, 16}, {WeightFormat::q5_k, 3}, {WeightFormat::f8_e4m3, 5}}}) {
+             {{WeightFormat::f8_e4m3, 17}, {WeightFormat::i8, 16}, {WeightFormat::q5_k, 3}, {WeightFormat::f8_e4m3, 5}},
+             {{WeightFormat::q2_k, 17}, {WeightFormat::mxfp4, 16}, {WeightFormat::q3_k, 3}, {WeightFormat::iq4_nl, 5}},
+             {{WeightFormat::iq4_xs, 9}, {WeightFormat::q6_k, 16}, {WeightFormat::mxfp4, 2}}}) {
       const auto problem = make_problem<float>(m, 512, segments, true, seed++);
       expect_close(run<float, float>(backend(), *context_, problem), reference(problem), problem.n(), "y", steps_for(512));
     }
@@ -336,6 +338,7 @@ TEST_P(QuantizedGemmTest, LargeAndSmallX) {
 // A NaN or an infinity in one row of x makes that row NaN (f8_e4m3: not finite); in the scale of one row of weights, that column not finite.
 TEST_P(QuantizedGemmTest, NonFiniteValuesStayWhereTheyBelong) {
   for (const WeightFormat format : kWeightFormats) {
+    if (format == WeightFormat::mxfp4) continue;  // its scales are finite
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
       for (const bool in_minimum : {false, true}) {
         if (in_minimum && minimum_at(format) < 0) continue;
@@ -394,6 +397,50 @@ TEST_P(QuantizedGemmTest, EveryCodeOfABlockOf128IsItsValue) {
             << weight_format_name(format) << code;
       }
     }
+  }
+}
+
+// The same for the formats of 32 values whose codes are numbers of a table, and for every scale of MXFP4: 2^-127 to 2^128, of which no value but
+// those of the last ones is infinite.
+TEST_P(QuantizedGemmTest, EveryCodeOfATableIsItsValue) {
+  for (const WeightFormat format : {WeightFormat::iq4_nl, WeightFormat::mxfp4}) {
+    const int64_t bytes = weight_block_bytes(format), codes_at = bytes - 16;
+    Problem<float> problem = make_problem<float>(8, 32, {{format, 256}}, false, 41);
+    for (int64_t i = 0; i < 8 * problem.x_stride; ++i) problem.x[static_cast<size_t>(i)] = 0.0f;
+    for (int64_t m = 0; m < 8; ++m) problem.x[static_cast<size_t>(m * problem.x_stride + 4 * m + m % 4)] = 127.0f;
+    for (int exponent = 0; exponent < 256; ++exponent) {
+      if (format != WeightFormat::mxfp4 && exponent != 0) continue;
+      for (int64_t code = 0; code < 256; ++code) {
+        uint8_t* const block = &problem.segments[0].blocks[static_cast<size_t>(bytes * code)];
+        std::memset(block + codes_at, static_cast<int>(code), 16);
+        set_scale(format, block, 0.25f);
+        if (format == WeightFormat::mxfp4) block[0] = static_cast<uint8_t>(exponent);
+      }
+      const auto got = run<float, float>(backend(), *context_, problem);
+      for (int64_t code = 0; code < 256; ++code) {
+        for (int64_t m = 0; m < 8; ++m) {
+          const uint8_t* const block = &problem.segments[0].blocks[static_cast<size_t>(bytes * code)];
+          const float want = static_cast<float>(127.0 * oracle::weight_value(format, block, 4 * m + m % 4).value());
+          ASSERT_EQ(got[static_cast<size_t>(m * 256 + code)], want)
+              << weight_format_name(format) << ", code " << code << ", exponent " << exponent;
+        }
+      }
+    }
+  }
+}
+
+// Every scale of the parts of these formats, beside every neighbour in its bytes.
+TEST_P(QuantizedGemmTest, EveryScaleOfAPart) {
+  for (const WeightFormat format : {WeightFormat::q2_k, WeightFormat::q3_k, WeightFormat::iq4_xs}) {
+    const int64_t scales = format == WeightFormat::q2_k ? 0 : format == WeightFormat::q3_k ? 96 : 2;
+    const int64_t scale_bytes = format == WeightFormat::q2_k ? 16 : format == WeightFormat::q3_k ? 12 : 6;
+    Problem<float> problem = make_problem<float>(2, 256, {{format, 4 * 256}}, false, 43);
+    for (int64_t row = 0; row < 4 * 256; ++row) {  // one byte has any bits, the others random ones
+      uint8_t* const block = &problem.segments[0].blocks[static_cast<size_t>(row * weight_block_bytes(format))];
+      for (int64_t i = row / 256; i < scale_bytes; i += 4) block[scales + i] = static_cast<uint8_t>(row + 37 * i);
+    }
+    const auto got = run<float, float>(backend(), *context_, problem);
+    expect_close(got, reference(problem), problem.n(), "y", steps_for(256));
   }
 }
 

@@ -10,7 +10,7 @@ namespace prologue::test::oracle {
 // value = scale * code - minimum.
 struct WeightValue {
   double scale;
-  double code;  // an integer, or a number of float8_e4m3fn
+  double code;  // an integer, or a number of float8_e4m3fn or of E2M1
   double minimum;
 
   double value() const { return scale * code - minimum; }

@@ -12,8 +12,9 @@
 namespace prologue::test {
 
 inline constexpr WeightFormat kWeightFormats[] = {
-    WeightFormat::q8_0, WeightFormat::q4_0, WeightFormat::q4_1, WeightFormat::q5_0,    WeightFormat::q5_1,
-    WeightFormat::q4_k, WeightFormat::q5_k, WeightFormat::q6_k, WeightFormat::f8_e4m3, WeightFormat::i8};
+    WeightFormat::q8_0, WeightFormat::q4_0, WeightFormat::q4_1,   WeightFormat::q5_0,    WeightFormat::q5_1,
+    WeightFormat::q4_k, WeightFormat::q5_k, WeightFormat::q6_k,   WeightFormat::f8_e4m3, WeightFormat::i8,
+    WeightFormat::q2_k, WeightFormat::q3_k, WeightFormat::iq4_nl, WeightFormat::iq4_xs,  WeightFormat::mxfp4};
 
 inline void set_half(uint8_t* bytes, float value) {
   const Float16 half = to_float16(value);
@@ -21,8 +22,16 @@ inline void set_half(uint8_t* bytes, float value) {
 }
 
 // Where a block has its scale, and its minimum (-1: none).
-inline int64_t scale_at(WeightFormat format) { return format == WeightFormat::q6_k ? 208 : 0; }
+inline int64_t scale_at(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::q6_k: return 208;
+    case WeightFormat::q2_k: return 80;
+    case WeightFormat::q3_k: return 108;
+    default: return 0;
+  }
+}
 inline int64_t minimum_at(WeightFormat format) {
+  if (format == WeightFormat::q2_k) return 82;
   return format == WeightFormat::q4_1 || format == WeightFormat::q5_1 || format == WeightFormat::q4_k ||
                  format == WeightFormat::q5_k
              ? 2
@@ -30,9 +39,14 @@ inline int64_t minimum_at(WeightFormat format) {
 }
 
 inline bool has_float_scale(WeightFormat format) { return format == WeightFormat::f8_e4m3 || format == WeightFormat::i8; }
+// Of MXFP4, whose scales are powers of two, the power below |value|; of 0 that is 2^-127.
 inline void set_scale(WeightFormat format, uint8_t* block, float value) {
   if (has_float_scale(format)) {
     std::memcpy(block, &value, sizeof value);
+  } else if (format == WeightFormat::mxfp4) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    block[0] = static_cast<uint8_t>(bits >> 23 & 255);
   } else {
     set_half(block + scale_at(format), value);
   }
@@ -73,6 +87,21 @@ inline std::vector<uint8_t> whole_blocks(WeightFormat format, int64_t rows, int6
       for (int64_t i = 4; i < bytes; ++i) {
         block[i] = static_cast<uint8_t>(kZeroToFour[random.integer(0, 4)] | random.integer(0, 1) << 7);
       }
+    }
+    const auto chance = [&](int one_in) { return random.integer(1, one_in) == 1; };
+    for (int64_t i = 0; format == WeightFormat::q2_k && i < 16; ++i) {  // scales and minimums of parts
+      block[i] = static_cast<uint8_t>((chance(8) ? 1 : 0) | (chance(4) ? 16 : 0));
+    }
+    // Scales of parts are 32 less than they are stored: the lower nibbles are 0 or 1, the upper pairs 2.
+    for (int64_t i = 0; format == WeightFormat::q3_k && i < 12; ++i) {
+      block[96 + i] = static_cast<uint8_t>(i < 8 ? (chance(8) ? 1 : 0) | (chance(8) ? 16 : 0) : 0xaa);
+    }
+    for (int64_t i = 2; format == WeightFormat::iq4_xs && i < 8; ++i) {
+      block[i] = static_cast<uint8_t>(i < 4 ? 0xaa : (chance(8) ? 1 : 0) | (chance(8) ? 16 : 0));
+    }
+    if (format == WeightFormat::mxfp4) {  // a scale of 2^1; most codes are 0
+      block[0] = 128;
+      for (int64_t i = 1; i < bytes; ++i) block[i] = chance(4) ? static_cast<uint8_t>(random.bits()) : uint8_t{0};
     }
     const bool has_parts = format == WeightFormat::q4_k || format == WeightFormat::q5_k;
     for (int64_t i = 0; has_parts && i < 12;

@@ -31,11 +31,15 @@ class PackedUnitValues {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       const uint32_t(&pairs)[4] = row == 0 ? codes.low : codes.high;
-      const float minimum = row == 0 ? scales.other_low : scales.other_high;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float scale = row == 0 ? scales.low : scales.high;
-        if (Format::kTwoScales && half == 1) scale = row == 0 ? scales.other_low : scales.other_high;
+        float minimum = row == 0 ? scales.other_low : scales.other_high;
+        if (Format::kTwoScales && half == 1) scale = minimum;
+        if (kTwoMinimums<Format>) {
+          minimum = half == 0 ? (row == 0 ? scales.minimum_low : scales.minimum_high)
+                              : (row == 0 ? scales.other_minimum_low : scales.other_minimum_high);
+        }
 #pragma unroll
         for (int i = 0; i < 4; ++i) {  // channels 0 and 2 are a pair, then 1 and 3
           const uint32_t pair = pairs[2 * half + i % 2];

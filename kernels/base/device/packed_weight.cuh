@@ -14,6 +14,8 @@
 //   codes<kBase, kOrder>(words, slice, lane, unit % 2)  of a slice of the unit, 0 <= slice < kSlices, with the bits of kBase above each
 //   scales(words, unit % 2)                             of the unit's only slice, or (kShares) of slice lane % 4
 //
+//   signed_codes(words, slice)                          if kOffset = 128 or kFloatCodes: codes of eight bits as they are, with other bits above
+//
 // A weight is (code - kOffset) * scale + minimum. If kFloatCodes, codes<0> has codes of float8_e4m3fn, and a weight is their value * scale.
 #pragma once
 
@@ -36,11 +38,17 @@ struct PackedCodes {
   uint32_t high[4];
 };
 
-// The factors of two rows in a slice. `other` is the minimum, or, where each 16 channels have a scale (kTwoScales), that of the last 16.
+// The factors of two rows in a slice. `other` is the minimum, or, where each 16 channels have a scale (kTwoScales), that of the last 16. Only where
+// each 16 channels have a minimum, too (kTwoMinimums), these are minimums of the first and of the last 16.
 struct PackedScales {
   float low = 0.0f, high = 0.0f;
   float other_low = 0.0f, other_high = 0.0f;
+  float minimum_low = 0.0f, minimum_high = 0.0f;
+  float other_minimum_low = 0.0f, other_minimum_high = 0.0f;
 };
+
+template <class Format>
+inline constexpr bool kTwoMinimums = Format::kHasMinimum&& Format::kTwoScales;
 
 // ---- parts of the formats ---------------------------------------------------------------------------------------------------
 
@@ -180,7 +188,7 @@ struct PackedQ8_0 {
     return codes;
   }
   // The same as they are in memory, with other bits above.
-  __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords]) { return codes_of_bytes(words); }
+  __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords], int) { return codes_of_bytes(words); }
 
   __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
     PackedScales s;
@@ -338,7 +346,7 @@ struct PackedBytes {
   template <uint32_t kBase, ChannelOrder kOrder>
   __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int, int, int) {
     constexpr uint32_t kBits = 0x00ff00ffu, kSigns = kFloat ? 0 : 0x00800080u;
-    PackedCodes codes = signed_codes(words);
+    PackedCodes codes = signed_codes(words, 0);
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair) {
       codes.low[pair] = and_xor(codes.low[pair], kBits, kBase ^ kSigns);
@@ -347,13 +355,262 @@ struct PackedBytes {
     return codes;
   }
   // The same as they are in memory, with other bits above.
-  __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords]) { return codes_of_bytes(words); }
+  __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords], int) { return codes_of_bytes(words); }
 
   __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
     PackedScales s;
     s.low = __uint_as_float(words[4]), s.high = __uint_as_float(words[5]);
     return s;
   }
+};
+
+// Blocks of 256 channels: a scale and a minimum of 4 bits for each 16 channels | 256 x 2 bits | scale | minimum. A unit is half of a block, whose
+// four runs of 32 channels are the slices: run r is pair r of the bits of 32 bytes.
+struct PackedQ2_K {
+  static constexpr int kSlices = 4, kBlockUnits = 2, kWords = 4 + 2 + 2;
+  static constexpr bool kHasMinimum = true, kTwoScales = true, kShares = true, kFloatCodes = false;
+  static constexpr int kOffset = 0;
+  static constexpr int kGroupBytes = 16 * 84, kCodesAt = 256, kScaleAt = 1280, kMinimumAt = 1312;
+
+  // words: 4 of codes | two bytes of parts of both rows | scale | minimum
+  template <ChannelOrder kOrder>
+  __device__ static void load(uint32_t (&words)[kWords], const char* group, int unit, int lane) {
+    const char* const block = group + unit / 2 * int64_t{kGroupBytes};
+    const int half = unit % 2, rows = lane / 4, c = lane % 4;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      uint32_t codes[2];
+      load_codes<kOrder>(codes, block + kCodesAt + (half * 2 + i) * 256, lane);
+      words[2 * i] = codes[0], words[2 * i + 1] = codes[1];
+      words[4 + i] = load_two_bytes(block + (half * 8 + c * 2 + i) * 16 + rows * 2);
+    }
+    words[6] = load_halves(block + kScaleAt + rows * 4), words[7] = load_halves(block + kMinimumAt + rows * 4);
+  }
+
+  template <uint32_t kBase, ChannelOrder kOrder>
+  __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int slice, int, int) {
+    PackedCodes codes;
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+      const int shift = slice * 2 + pair % 2 * 8;
+      codes.low[pair] = and_or(words[pair / 2 * 2] >> shift, 0x00030003u, kBase);
+      codes.high[pair] = and_or(words[pair / 2 * 2 + 1] >> shift, 0x00030003u, kBase);
+    }
+    return codes;
+  }
+
+  // Lane c has the scales of run c.
+  __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
+    const uint32_t parts = words[4] | words[5] << 16;
+    const uint32_t scale = parts & 0x0f0f0f0fu, minimum = parts >> 4 & 0x0f0f0f0fu;
+    const float low = low_half(words[6]), high = high_half(words[6]);
+    const float minimum_low = -low_half(words[7]), minimum_high = -high_half(words[7]);
+    PackedScales s;
+    s.low = low * byte_as_float<0>(scale), s.high = high * byte_as_float<1>(scale);
+    s.other_low = low * byte_as_float<2>(scale), s.other_high = high * byte_as_float<3>(scale);
+    s.minimum_low = minimum_low * byte_as_float<0>(minimum), s.minimum_high = minimum_high * byte_as_float<1>(minimum);
+    s.other_minimum_low = minimum_low * byte_as_float<2>(minimum);
+    s.other_minimum_high = minimum_high * byte_as_float<3>(minimum);
+    return s;
+  }
+};
+
+// Blocks of 256 channels: 256 third bits, bit i of a byte of run i | 256 x 2 bits, as of Q2_K | 16 scales of parts, of 6 bits: 8 bytes with the
+// lower bits of parts i and i + 8, 4 bytes with the upper bits of parts i, i + 4, i + 8 and i + 12 | scale. A unit is half of a block.
+struct PackedQ3_K {
+  static constexpr int kSlices = 4, kBlockUnits = 2, kWords = 4 + 4 + 2 + 2 + 1 + 1;
+  static constexpr bool kHasMinimum = false, kTwoScales = true, kShares = true, kFloatCodes = false;
+  static constexpr int kOffset = 4;
+  static constexpr int kGroupBytes = 16 * 110, kCodesAt = 512, kScalesAt = 1536, kUpperScalesAt = 1664, kScaleAt = 1728;
+
+  // words: 4 of pairs of bits | 4 of third bits | two bytes of lower bits of scales of both rows | two of upper bits | scale | a shift
+  template <ChannelOrder kOrder>
+  __device__ static void load(uint32_t (&words)[kWords], const char* group, int unit, int lane) {
+    const char* const block = group + unit / 2 * int64_t{kGroupBytes};
+    const int half = unit % 2, rows = lane / 4, c = lane % 4;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      uint32_t pairs[2], thirds[2];
+      load_codes<kOrder>(pairs, block + kCodesAt + (half * 2 + i) * 256, lane);
+      load_codes<kOrder>(thirds, block + i * 256, lane);
+      words[2 * i] = pairs[0], words[2 * i + 1] = pairs[1];
+      words[4 + 2 * i] = thirds[0], words[5 + 2 * i] = thirds[1];
+      words[8 + i] = load_two_bytes(block + kScalesAt + (c * 2 + i) * 16 + rows * 2);
+      words[10 + i] = load_two_bytes(block + kUpperScalesAt + (c % 2 * 2 + i) * 16 + rows * 2);
+    }
+    words[12] = load_halves(block + kScaleAt + rows * 4);
+    words[13] = static_cast<uint32_t>(c / 2 * 2);
+  }
+
+  template <uint32_t kBase, ChannelOrder kOrder>
+  __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int slice, int, int half) {
+    PackedCodes codes;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      uint32_t(&to)[4] = row == 0 ? codes.low : codes.high;
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+        const uint32_t bits = words[4 + pair / 2 * 2 + row] >> (4 * half + pair % 2 * 8);  // bit `slice` of a byte is the slice's
+        const uint32_t above = and_or(slice < 2 ? bits << (2 - slice) : bits >> (slice - 2), 0x00040004u, kBase);
+        to[pair] = and_or(words[pair / 2 * 2 + row] >> (slice * 2 + pair % 2 * 8), 0x00030003u, above);
+      }
+    }
+    return codes;
+  }
+
+  // Lane c has the scales of run c: parts 8 half + 2 c and the next one.
+  __device__ static PackedScales scales(const uint32_t (&words)[kWords], int half) {
+    const uint32_t lower = (words[8] | words[9] << 16) >> (4 * half) & 0x0f0f0f0fu;
+    const uint32_t upper = (words[10] | words[11] << 16) >> (4 * half + static_cast<int>(words[13])) & 0x03030303u;
+    const uint32_t parts = lower | upper << 4;
+    const float low = low_half(words[12]), high = high_half(words[12]);
+    PackedScales s;
+    s.low = low * byte_as_float(parts, 0, 32), s.high = high * byte_as_float(parts, 1, 32);
+    s.other_low = low * byte_as_float(parts, 2, 32), s.other_high = high * byte_as_float(parts, 3, 32);
+    return s;
+  }
+};
+
+// Returns the bytes of a table that a word of two rows' codes of four bits numbers, as codes_of_bytes() does with codes of eight bits.
+__device__ inline PackedCodes codes_of_table(const uint32_t (&rows)[2], const uint32_t (&table)[4]) {
+  uint32_t words[4];
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    // A permutation takes four codes of three bits; the fourth bit chooses between two.
+    const uint32_t in_half = rows[row] & 0x77777777u, of_last = (rows[row] & 0x88888888u) >> 1 | 0x32103210u;
+    uint32_t bytes[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t first = __byte_perm(table[0], table[1], in_half >> (16 * i));
+      const uint32_t last = __byte_perm(table[2], table[3], in_half >> (16 * i));
+      bytes[i] = __byte_perm(first, last, of_last >> (16 * i));
+    }
+    words[row] = __byte_perm(bytes[0], bytes[1], 0x6420u);      // of low nibbles: the first 16 channels
+    words[2 + row] = __byte_perm(bytes[0], bytes[1], 0x7531u);  // of high nibbles
+  }
+  return codes_of_bytes(words);
+}
+
+// Returns codes that are bytes with other bits above: with kBits there.
+template <uint32_t kBits>
+__device__ inline PackedCodes with_bits_above(PackedCodes codes) {
+#pragma unroll
+  for (int pair = 0; pair < 4; ++pair) {
+    codes.low[pair] = and_xor(codes.low[pair], 0x00ff00ffu, kBits),
+    codes.high[pair] = and_xor(codes.high[pair], 0x00ff00ffu, kBits);
+  }
+  return codes;
+}
+
+// The values of the codes of IQ4_NL and IQ4_XS, signed: -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113.
+__device__ inline PackedCodes codes_of_iq4(uint32_t low, uint32_t high) {
+  return codes_of_table({low, high}, {0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u});
+}
+
+// Blocks of 32 channels: scale | 32 x 4 bits.
+struct PackedIq4_Nl {
+  static constexpr int kSlices = 1, kBlockUnits = 1, kWords = 3;
+  static constexpr bool kHasMinimum = false, kTwoScales = false, kShares = false, kFloatCodes = false;
+  static constexpr int kOffset = 128;  // as of PackedQ8_0
+  static constexpr int kGroupBytes = 16 * 18;
+
+  template <ChannelOrder kOrder>
+  __device__ static void load(uint32_t (&words)[kWords], const char* group, int unit, int lane) {
+    const char* const block = group + unit * int64_t{kGroupBytes};
+    uint32_t codes[2];
+    load_codes<kOrder>(codes, block + 32, lane);
+    words[0] = codes[0], words[1] = codes[1], words[2] = load_halves(block + lane / 4 * 4);
+  }
+
+  template <uint32_t kBase, ChannelOrder kOrder>
+  __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int, int, int) {
+    return with_bits_above<kBase ^ 0x00800080u>(signed_codes(words, 0));
+  }
+  __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords], int) { return codes_of_iq4(words[0], words[1]); }
+
+  __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
+    PackedScales s;
+    s.low = low_half(words[2]), s.high = high_half(words[2]);
+    return s;
+  }
+};
+
+// Blocks of 256 channels in eight parts of 32: scale | 8 x 2 upper bits of the scales of parts | 8 x 4 lower bits | 256 x 4 bits. A unit is half of
+// a block, whose parts are the slices.
+struct PackedIq4_Xs {
+  static constexpr int kSlices = 4, kBlockUnits = 2, kWords = 8 + 1 + 2 + 1;
+  static constexpr bool kHasMinimum = false, kTwoScales = false, kShares = true, kFloatCodes = false;
+  static constexpr int kOffset = 128;  // as of PackedQ8_0
+  static constexpr int kGroupBytes = 16 * 136, kUpperScalesAt = 32, kScalesAt = 64, kCodesAt = 128;
+
+  // words: 8 of codes | scale | lower bits of a part's scale of both rows, beside those of another part | upper bits | the lane's part
+  template <ChannelOrder kOrder>
+  __device__ static void load(uint32_t (&words)[kWords], const char* group, int unit, int lane) {
+    const char* const block = group + unit / 2 * int64_t{kGroupBytes};
+    const int half = unit % 2, rows = lane / 4, c = lane % 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      uint32_t codes[2];
+      load_codes<kOrder>(codes, block + kCodesAt + (half * 4 + i) * 256, lane);
+      words[2 * i] = codes[0], words[2 * i + 1] = codes[1];
+    }
+    words[8] = load_halves(block + rows * 4);
+    words[9] = load_two_bytes(block + kScalesAt + (half * 2 + c / 2) * 16 + rows * 2);
+    words[10] = load_two_bytes(block + kUpperScalesAt + half * 16 + rows * 2);
+    words[11] = static_cast<uint32_t>(c);
+  }
+
+  template <uint32_t kBase, ChannelOrder kOrder>
+  __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int slice, int, int) {
+    return with_bits_above<kBase ^ 0x00800080u>(signed_codes(words, slice));
+  }
+  __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords], int slice) {
+    return codes_of_iq4(words[2 * slice], words[2 * slice + 1]);
+  }
+
+  __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
+    const uint32_t lower = words[9] >> (words[11] % 2 * 4) & 0x0f0fu, upper = words[10] >> (words[11] * 2) & 0x0303u;
+    const uint32_t parts = lower | upper << 4;
+    PackedScales s;
+    s.low = low_half(words[8]) * byte_as_float(parts, 0, 32), s.high = high_half(words[8]) * byte_as_float(parts, 1, 32);
+    return s;
+  }
+};
+
+// Blocks of 32 channels: exponent of the scale | 32 x 4 bits. Codes are twice the values, as float8_e4m3fn has them, and scales are halved: so
+// no scale is infinite, and no offset is multiplied by one.
+struct PackedMxfp4 {
+  static constexpr int kSlices = 1, kBlockUnits = 1, kWords = 3;
+  static constexpr bool kHasMinimum = false, kTwoScales = false, kShares = false, kFloatCodes = true;
+  static constexpr int kOffset = 0;
+  static constexpr int kGroupBytes = 16 * 17;
+
+  template <ChannelOrder kOrder>
+  __device__ static void load(uint32_t (&words)[kWords], const char* group, int unit, int lane) {
+    const char* const block = group + unit * int64_t{kGroupBytes};
+    uint32_t codes[2];
+    load_codes<kOrder>(codes, block + 16, lane);
+    words[0] = codes[0], words[1] = codes[1], words[2] = load_two_bytes(block + lane / 4 * 2);
+  }
+
+  template <uint32_t kBase, ChannelOrder kOrder>
+  __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int, int, int) {
+    return with_bits_above<kBase>(signed_codes(words, 0));
+  }
+  // 0, 1, 2, 3, 4, 6, 8, 12 and, but for 0, the same with a sign.
+  __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords], int) {
+    return codes_of_table({words[0], words[1]}, {0x44403800u, 0x54504c48u, 0xc4c0b800u, 0xd4d0ccc8u});
+  }
+
+  __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
+    PackedScales s;
+    s.low = half_power(words[2] & 255u), s.high = half_power(words[2] >> 8);
+    return s;
+  }
+
+ private:
+  // Returns 2^(e - 128). Those of 0 and 1 are below the normal numbers.
+  __device__ static float half_power(uint32_t e) { return __uint_as_float(e < 2 ? 0x200000u << e : (e - 1) << 23); }
 };
 
 // Calls visit(FORMAT()) with the struct of a packed format. The branch is uniform over a warp.
@@ -370,6 +627,11 @@ __device__ inline void with_packed_format(WeightFormat format, const Visit& visi
     case WeightFormat::q6_k: return visit(PackedQ6_K());
     case WeightFormat::f8_e4m3: return visit(PackedBytes<true>());
     case WeightFormat::i8: return visit(PackedBytes<false>());
+    case WeightFormat::q2_k: return visit(PackedQ2_K());
+    case WeightFormat::q3_k: return visit(PackedQ3_K());
+    case WeightFormat::iq4_nl: return visit(PackedIq4_Nl());
+    case WeightFormat::iq4_xs: return visit(PackedIq4_Xs());
+    case WeightFormat::mxfp4: return visit(PackedMxfp4());
     case WeightFormat::dense: return;
   }
 }
@@ -382,13 +644,19 @@ __device__ inline PackedScales scales_of_slice(const PackedScales& own, int slic
   PackedScales s;
   s.low = __shfl_sync(0xffffffffu, own.low, from), s.high = __shfl_sync(0xffffffffu, own.high, from);
   s.other_low = __shfl_sync(0xffffffffu, own.other_low, from), s.other_high = __shfl_sync(0xffffffffu, own.other_high, from);
+  if constexpr (kTwoMinimums<Format>) {
+    s.minimum_low = __shfl_sync(0xffffffffu, own.minimum_low, from);
+    s.minimum_high = __shfl_sync(0xffffffffu, own.minimum_high, from);
+    s.other_minimum_low = __shfl_sync(0xffffffffu, own.other_minimum_low, from);
+    s.other_minimum_high = __shfl_sync(0xffffffffu, own.other_minimum_high, from);
+  }
   return s;
 }
 
 // ---- operands ---------------------------------------------------------------------------------------------------------------
 
 // A code is a number of T exactly: its bits go below the exponent of a power of two, the base, which is then subtracted, with kOffset. If the
-// format has minimums, the base stays in, and is taken off with the minimum.
+// format has minimums, the base stays in, and is taken off with the minimum (but not with kTwoMinimums, whose codes are few next to the base).
 template <class T>
 inline constexpr uint32_t kCodeBase = std::is_same_v<T, __nv_bfloat16> ? 0x43004300u : 0x64006400u;
 template <class T>
@@ -438,14 +706,14 @@ struct PackedSlice {
     constexpr bool kIsWide = Format::kOffset == 128 && kCodeBaseValue<T> == 128;
     PackedCodes codes;
     if constexpr (kIsWide || Format::kFloatCodes) {
-      codes = Format::signed_codes(words);
+      codes = Format::signed_codes(words, slice);
     } else {
       codes = Format::template codes<kCodeBase<T>, ChannelOrder::as_packed>(words, slice, lane, half);
     }
     const auto operand = [](uint32_t code) {
       if constexpr (Format::kFloatCodes) {
         return pairs_of_e4m3<T>(code);
-      } else if constexpr (Format::kHasMinimum) {
+      } else if constexpr (Format::kHasMinimum && !kTwoMinimums<Format>) {
         return code;
       } else if constexpr (kIsWide) {
         return subtract_pairs<T>(and_or(code, 0x007f007fu, kCodeBase<T>), and_or(code, 0x00800080u, kCodeBase<T>));
@@ -462,7 +730,7 @@ struct PackedSlice {
   // Returns the scales of the lane's slice of a unit, with the base in the minimum.
   __device__ static PackedScales own_scales(const uint32_t (&words)[Format::kWords], int half) {
     PackedScales own = Format::scales(words, half);
-    if constexpr (Format::kHasMinimum) {
+    if constexpr (Format::kHasMinimum && !kTwoMinimums<Format>) {
       own.other_low = fmaf(own.low, -static_cast<float>(kCodeBaseValue<T>), own.other_low);
       own.other_high = fmaf(own.high, -static_cast<float>(kCodeBaseValue<T>), own.other_high);
     }
@@ -479,9 +747,14 @@ struct PackedSlice {
     multiply_matrices<T>(products, first, x.x, x.y);
     multiply_matrices<T>(Format::kTwoScales ? others : products, second, x.z, x.w);
     add(products, scales.low, scales.high);
-    if constexpr (Format::kHasMinimum) {
-      constexpr uint32_t kOne = two_of<T>(1);
-      constexpr uint32_t kOnes[4] = {kOne, kOne, kOne, kOne};
+    constexpr uint32_t kOne = two_of<T>(1);
+    constexpr uint32_t kOnes[4] = {kOne, kOne, kOne, kOne};
+    if constexpr (kTwoMinimums<Format>) {
+      float first_x[4] = {}, last_x[4] = {};
+      multiply_matrices<T>(first_x, kOnes, x.x, x.y);
+      multiply_matrices<T>(last_x, kOnes, x.z, x.w);
+      add(first_x, scales.minimum_low, scales.minimum_high), add(last_x, scales.other_minimum_low, scales.other_minimum_high);
+    } else if constexpr (Format::kHasMinimum) {
       multiply_matrices<T>(others, kOnes, x.x, x.y);
       multiply_matrices<T>(others, kOnes, x.z, x.w);
     }

@@ -22,7 +22,11 @@ struct UnpackedSlice {
   // Returns the scales of the lane's slice of a unit, with the base in the minimum.
   __device__ static PackedScales own_scales(const uint32_t (&words)[Format::kWords], int half) {
     PackedScales own = Format::scales(words, half);
-    if constexpr (Format::kHasMinimum) {
+    if constexpr (kTwoMinimums<Format>) {
+      own.minimum_low = fmaf(own.low, -kBase, own.minimum_low), own.minimum_high = fmaf(own.high, -kBase, own.minimum_high);
+      own.other_minimum_low = fmaf(own.other_low, -kBase, own.other_minimum_low);
+      own.other_minimum_high = fmaf(own.other_high, -kBase, own.other_minimum_high);
+    } else if constexpr (Format::kHasMinimum) {
       own.other_low = fmaf(own.low, -kBase, own.other_low), own.other_high = fmaf(own.high, -kBase, own.other_high);
     }
     return own;
@@ -35,12 +39,13 @@ struct UnpackedSlice {
     const auto bias_of = [](float scale, float minimum) {
       return Format::kHasMinimum ? minimum : scale * -(kBase + static_cast<float>(Format::kOffset));
     };
-    const float low_bias = bias_of(s.low, s.other_low), high_bias = bias_of(s.high, s.other_high);
+    const float low_bias = bias_of(s.low, kTwoMinimums<Format> ? s.minimum_low : s.other_low);
+    const float high_bias = bias_of(s.high, kTwoMinimums<Format> ? s.minimum_high : s.other_high);
     first[0] = weights(codes.low[0], s.low, low_bias), first[1] = weights(codes.high[0], s.high, high_bias);
     first[2] = weights(codes.low[1], s.low, low_bias), first[3] = weights(codes.high[1], s.high, high_bias);
     const float low = Format::kTwoScales ? s.other_low : s.low, high = Format::kTwoScales ? s.other_high : s.high;
-    const float other_low_bias = Format::kTwoScales ? bias_of(low, 0.0f) : low_bias;
-    const float other_high_bias = Format::kTwoScales ? bias_of(high, 0.0f) : high_bias;
+    const float other_low_bias = Format::kTwoScales ? bias_of(low, s.other_minimum_low) : low_bias;
+    const float other_high_bias = Format::kTwoScales ? bias_of(high, s.other_minimum_high) : high_bias;
     second[0] = weights(codes.low[2], low, other_low_bias), second[1] = weights(codes.high[2], high, other_high_bias);
     second[2] = weights(codes.low[3], low, other_low_bias), second[3] = weights(codes.high[3], high, other_high_bias);
   }
@@ -48,7 +53,7 @@ struct UnpackedSlice {
  private:
   __device__ static PackedCodes codes_of(const uint32_t (&words)[Format::kWords], int slice, int lane, int half) {
     if constexpr (Format::kFloatCodes) {
-      PackedCodes codes = Format::signed_codes(words);
+      PackedCodes codes = Format::signed_codes(words, slice);
 #pragma unroll
       for (int pair = 0; pair < 4; ++pair) {
         codes.low[pair] = pairs_of_e4m3<__nv_bfloat16>(codes.low[pair]);

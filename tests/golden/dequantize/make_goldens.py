@@ -17,6 +17,7 @@ import numpy as np
 SCALES = {
     "Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2],
     "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208],
+    "Q2_K": [80, 82], "Q3_K": [108], "IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": [],
 }
 # Zero, the smallest and largest subnormals, the smallest and largest normals, one and its neighbours, a common size.
 EXTREME = [0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x83FF, 0x0400, 0x8400, 0x7BFF, 0xFBFF, 0x3C00, 0x3BFF, 0x3C01, 0x2135]
@@ -40,6 +41,8 @@ def main():
         for place, offset in enumerate(scales):
             halves = np.concatenate([np.roll(EXTREME, 3 * place).astype(np.uint16), finite_halves(rng, blocks_of_random_scale)])
             blocks[:, offset:offset + 2] = halves.reshape(-1, 1).view(np.uint8)
+        if name == "MXFP4":  # exponents of powers of two, of which the last ones would give infinities
+            blocks[:, 0] = np.concatenate([np.arange(8), [126, 127, 128, 250, 251, 252], rng.integers(0, 253, blocks_of_random_scale)])
         values = gguf.quants.dequantize(blocks, kind).astype("<f4")
         assert values.size == num_blocks * elements and np.isfinite(values).all()
         data = struct.pack("<I", num_blocks) + blocks.tobytes() + values.tobytes()
