@@ -44,30 +44,36 @@ __device__ void store_slice(T* channels, const float (&values)[2][4], int lane, 
   }
 }
 
-// The loads of all of the warp's units are issued first. Units beyond the row's end are read as its last one, and not stored.
+// The loads of the warp's units are issued first: of all, or of as many as the registers of the other formats have room for. Units beyond the row's
+// end are read as its last one, and not stored.
 template <class T, class Format>
 __device__ void unpack_channels(const UnpackArgs& args, int warp, T* out) {
   constexpr int kUnits = kWarpSlices / Format::kSlices, kUnitChannels = Format::kSlices * kPackedSliceChannels;
+  constexpr int kAtOnce = kUnits * Format::kWords > 32 ? kUnits / 2 : kUnits;
   const int lane = static_cast<int>(threadIdx.x % 32), last_unit = args.k / kUnitChannels - 1;
   const char* const group = args.data + blockIdx.y * args.group_bytes;
-  PackedUnitValues<Format> units[kUnits];
-#pragma unroll
-  for (int i = 0; i < kUnits; ++i) units[i] = PackedUnitValues<Format>(group, min(warp * kUnits + i, last_unit), lane);
-  __syncwarp();  // or the compiler moves some loads to where their values are used, after the wait for others
-
   const int64_t first_row = int64_t{blockIdx.y} * kPackedGroupRows + lane / 4 * 2 - args.left_out;
   T* const channels = out + first_row * args.k + warp * kWarpChannels;
   const bool wanted[2] = {first_row >= 0 && first_row < args.num_rows, first_row >= -1 && first_row + 1 < args.num_rows};
 #pragma unroll
-  for (int i = 0; i < kUnits; ++i) {
-    if (warp * kUnits + i > last_unit) return;
+  for (int first = 0; first < kUnits; first += kAtOnce) {
+    PackedUnitValues<Format> units[kAtOnce];
 #pragma unroll
-    for (int slice = 0; slice < Format::kSlices; ++slice) {
-      const PackedSliceValues of_slice = units[i].slice(slice, lane);
+    for (int i = 0; i < kAtOnce; ++i) {
+      units[i] = PackedUnitValues<Format>(group, min(warp * kUnits + first + i, last_unit), lane);
+    }
+    __syncwarp();  // or the compiler moves some loads to where their values are used, after the wait for others
 #pragma unroll
-      for (int row = 0; row < 2; ++row) {
-        T* const to = channels + row * int64_t{args.k} + i * kUnitChannels + slice * kPackedSliceChannels;
-        store_slice(to, of_slice.values[row], lane, wanted[row]);
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (warp * kUnits + first + i > last_unit) return;
+#pragma unroll
+      for (int slice = 0; slice < Format::kSlices; ++slice) {
+        const PackedSliceValues of_slice = units[i].slice(slice, lane);
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+          T* const to = channels + row * int64_t{args.k} + (first + i) * kUnitChannels + slice * kPackedSliceChannels;
+          store_slice(to, of_slice.values[row], lane, wanted[row]);
+        }
       }
     }
   }

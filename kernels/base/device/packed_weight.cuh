@@ -14,7 +14,7 @@
 //   codes<kBase, kOrder>(words, slice, lane, unit % 2)  of a slice of the unit, 0 <= slice < kSlices, with the bits of kBase above each
 //   scales(words, unit % 2)                             of the unit's only slice, or (kShares) of slice lane % 4
 //
-//   signed_codes(words, slice)                          if kOffset = 128 or kFloatCodes: codes of eight bits as they are, with other bits above
+//   signed_codes(words)                                 if kOffset = 128 or kFloatCodes: codes of eight bits as they are, with other bits above
 //
 // A weight is (code - kOffset) * scale + minimum. If kFloatCodes, codes<0> has codes of float8_e4m3fn, and a weight is their value * scale.
 #pragma once
@@ -188,7 +188,7 @@ struct PackedQ8_0 {
     return codes;
   }
   // The same as they are in memory, with other bits above.
-  __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords], int) { return codes_of_bytes(words); }
+  __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords]) { return codes_of_bytes(words); }
 
   __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
     PackedScales s;
@@ -346,7 +346,7 @@ struct PackedBytes {
   template <uint32_t kBase, ChannelOrder kOrder>
   __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int, int, int) {
     constexpr uint32_t kBits = 0x00ff00ffu, kSigns = kFloat ? 0 : 0x00800080u;
-    PackedCodes codes = signed_codes(words, 0);
+    PackedCodes codes = signed_codes(words);
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair) {
       codes.low[pair] = and_xor(codes.low[pair], kBits, kBase ^ kSigns);
@@ -355,7 +355,7 @@ struct PackedBytes {
     return codes;
   }
   // The same as they are in memory, with other bits above.
-  __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords], int) { return codes_of_bytes(words); }
+  __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords]) { return codes_of_bytes(words); }
 
   __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
     PackedScales s;
@@ -364,42 +364,42 @@ struct PackedBytes {
   }
 };
 
-// Blocks of 256 channels: a scale and a minimum of 4 bits for each 16 channels | 256 x 2 bits | scale | minimum. A unit is half of a block, whose
-// four runs of 32 channels are the slices: run r is pair r of the bits of 32 bytes.
+// Blocks of 256 channels: a scale and a minimum of 4 bits for each 16 channels | 256 x 2 bits | scale | minimum. A half of a block has four runs of
+// 32 channels, run r in pair r of the bits of 32 bytes. A unit is a run.
 struct PackedQ2_K {
-  static constexpr int kSlices = 4, kBlockUnits = 2, kWords = 4 + 2 + 2;
-  static constexpr bool kHasMinimum = true, kTwoScales = true, kShares = true, kFloatCodes = false;
+  static constexpr int kSlices = 1, kBlockUnits = 8, kWords = 4 + 2 + 2 + 1;
+  static constexpr bool kHasMinimum = true, kTwoScales = true, kShares = false, kFloatCodes = false;
   static constexpr int kOffset = 0;
   static constexpr int kGroupBytes = 16 * 84, kCodesAt = 256, kScaleAt = 1280, kMinimumAt = 1312;
 
-  // words: 4 of codes | two bytes of parts of both rows | scale | minimum
+  // words: 4 of codes | two bytes of parts of both rows | scale | minimum | the unit
   template <ChannelOrder kOrder>
   __device__ static void load(uint32_t (&words)[kWords], const char* group, int unit, int lane) {
-    const char* const block = group + unit / 2 * int64_t{kGroupBytes};
-    const int half = unit % 2, rows = lane / 4, c = lane % 4;
+    const char* const block = group + unit / kBlockUnits * int64_t{kGroupBytes};
+    const int of_block = unit % kBlockUnits, rows = lane / 4;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       uint32_t codes[2];
-      load_codes<kOrder>(codes, block + kCodesAt + (half * 2 + i) * 256, lane);
+      load_codes<kOrder>(codes, block + kCodesAt + (of_block / 4 * 2 + i) * 256, lane);
       words[2 * i] = codes[0], words[2 * i + 1] = codes[1];
-      words[4 + i] = load_two_bytes(block + (half * 8 + c * 2 + i) * 16 + rows * 2);
+      words[4 + i] = load_two_bytes(block + (of_block * 2 + i) * 16 + rows * 2);
     }
     words[6] = load_halves(block + kScaleAt + rows * 4), words[7] = load_halves(block + kMinimumAt + rows * 4);
+    words[8] = static_cast<uint32_t>(of_block);
   }
 
   template <uint32_t kBase, ChannelOrder kOrder>
-  __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int slice, int, int) {
+  __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int, int, int) {
     PackedCodes codes;
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair) {
-      const int shift = slice * 2 + pair % 2 * 8;
+      const uint32_t shift = words[8] % 4 * 2 + pair % 2 * 8;
       codes.low[pair] = and_or(words[pair / 2 * 2] >> shift, 0x00030003u, kBase);
       codes.high[pair] = and_or(words[pair / 2 * 2 + 1] >> shift, 0x00030003u, kBase);
     }
     return codes;
   }
 
-  // Lane c has the scales of run c.
   __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
     const uint32_t parts = words[4] | words[5] << 16;
     const uint32_t scale = parts & 0x0f0f0f0fu, minimum = parts >> 4 & 0x0f0f0f0fu;
@@ -416,52 +416,51 @@ struct PackedQ2_K {
 };
 
 // Blocks of 256 channels: 256 third bits, bit i of a byte of run i | 256 x 2 bits, as of Q2_K | 16 scales of parts, of 6 bits: 8 bytes with the
-// lower bits of parts i and i + 8, 4 bytes with the upper bits of parts i, i + 4, i + 8 and i + 12 | scale. A unit is half of a block.
+// lower bits of parts i and i + 8, 4 bytes with the upper bits of parts i, i + 4, i + 8 and i + 12 | scale. A unit is a run.
 struct PackedQ3_K {
-  static constexpr int kSlices = 4, kBlockUnits = 2, kWords = 4 + 4 + 2 + 2 + 1 + 1;
-  static constexpr bool kHasMinimum = false, kTwoScales = true, kShares = true, kFloatCodes = false;
+  static constexpr int kSlices = 1, kBlockUnits = 8, kWords = 4 + 4 + 2 + 2 + 1 + 1;
+  static constexpr bool kHasMinimum = false, kTwoScales = true, kShares = false, kFloatCodes = false;
   static constexpr int kOffset = 4;
   static constexpr int kGroupBytes = 16 * 110, kCodesAt = 512, kScalesAt = 1536, kUpperScalesAt = 1664, kScaleAt = 1728;
 
-  // words: 4 of pairs of bits | 4 of third bits | two bytes of lower bits of scales of both rows | two of upper bits | scale | a shift
+  // words: 4 of pairs of bits | 4 of third bits | two bytes of lower bits of scales of both rows | two of upper bits | scale | the unit
   template <ChannelOrder kOrder>
   __device__ static void load(uint32_t (&words)[kWords], const char* group, int unit, int lane) {
-    const char* const block = group + unit / 2 * int64_t{kGroupBytes};
-    const int half = unit % 2, rows = lane / 4, c = lane % 4;
+    const char* const block = group + unit / kBlockUnits * int64_t{kGroupBytes};
+    const int of_block = unit % kBlockUnits, rows = lane / 4;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       uint32_t pairs[2], thirds[2];
-      load_codes<kOrder>(pairs, block + kCodesAt + (half * 2 + i) * 256, lane);
+      load_codes<kOrder>(pairs, block + kCodesAt + (of_block / 4 * 2 + i) * 256, lane);
       load_codes<kOrder>(thirds, block + i * 256, lane);
       words[2 * i] = pairs[0], words[2 * i + 1] = pairs[1];
       words[4 + 2 * i] = thirds[0], words[5 + 2 * i] = thirds[1];
-      words[8 + i] = load_two_bytes(block + kScalesAt + (c * 2 + i) * 16 + rows * 2);
-      words[10 + i] = load_two_bytes(block + kUpperScalesAt + (c % 2 * 2 + i) * 16 + rows * 2);
+      words[8 + i] = load_two_bytes(block + kScalesAt + (of_block % 4 * 2 + i) * 16 + rows * 2);
+      words[10 + i] = load_two_bytes(block + kUpperScalesAt + (of_block % 2 * 2 + i) * 16 + rows * 2);
     }
     words[12] = load_halves(block + kScaleAt + rows * 4);
-    words[13] = static_cast<uint32_t>(c / 2 * 2);
+    words[13] = static_cast<uint32_t>(of_block);
   }
 
   template <uint32_t kBase, ChannelOrder kOrder>
-  __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int slice, int, int half) {
+  __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int, int, int) {
     PackedCodes codes;
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       uint32_t(&to)[4] = row == 0 ? codes.low : codes.high;
 #pragma unroll
       for (int pair = 0; pair < 4; ++pair) {
-        const uint32_t bits = words[4 + pair / 2 * 2 + row] >> (4 * half + pair % 2 * 8);  // bit `slice` of a byte is the slice's
-        const uint32_t above = and_or(slice < 2 ? bits << (2 - slice) : bits >> (slice - 2), 0x00040004u, kBase);
-        to[pair] = and_or(words[pair / 2 * 2 + row] >> (slice * 2 + pair % 2 * 8), 0x00030003u, above);
+        const uint32_t third = words[4 + pair / 2 * 2 + row] >> words[13] << 2 >> (pair % 2 * 8);
+        const uint32_t two = words[pair / 2 * 2 + row] >> (words[13] % 4 * 2 + pair % 2 * 8);
+        to[pair] = and_or(two, 0x00030003u, and_or(third, 0x00040004u, kBase));
       }
     }
     return codes;
   }
 
-  // Lane c has the scales of run c: parts 8 half + 2 c and the next one.
-  __device__ static PackedScales scales(const uint32_t (&words)[kWords], int half) {
-    const uint32_t lower = (words[8] | words[9] << 16) >> (4 * half) & 0x0f0f0f0fu;
-    const uint32_t upper = (words[10] | words[11] << 16) >> (4 * half + static_cast<int>(words[13])) & 0x03030303u;
+  __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
+    const uint32_t lower = (words[8] | words[9] << 16) >> (words[13] / 4 * 4) & 0x0f0f0f0fu;
+    const uint32_t upper = (words[10] | words[11] << 16) >> (words[13] / 2 * 2) & 0x03030303u;
     const uint32_t parts = lower | upper << 4;
     const float low = low_half(words[12]), high = high_half(words[12]);
     PackedScales s;
@@ -524,9 +523,9 @@ struct PackedIq4_Nl {
 
   template <uint32_t kBase, ChannelOrder kOrder>
   __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int, int, int) {
-    return with_bits_above<kBase ^ 0x00800080u>(signed_codes(words, 0));
+    return with_bits_above<kBase ^ 0x00800080u>(signed_codes(words));
   }
-  __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords], int) { return codes_of_iq4(words[0], words[1]); }
+  __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords]) { return codes_of_iq4(words[0], words[1]); }
 
   __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
     PackedScales s;
@@ -535,44 +534,37 @@ struct PackedIq4_Nl {
   }
 };
 
-// Blocks of 256 channels in eight parts of 32: scale | 8 x 2 upper bits of the scales of parts | 8 x 4 lower bits | 256 x 4 bits. A unit is half of
-// a block, whose parts are the slices.
+// Blocks of 256 channels in eight parts of 32: scale | 8 x 2 upper bits of the scales of parts | 8 x 4 lower bits | 256 x 4 bits. A unit is a part.
 struct PackedIq4_Xs {
-  static constexpr int kSlices = 4, kBlockUnits = 2, kWords = 8 + 1 + 2 + 1;
-  static constexpr bool kHasMinimum = false, kTwoScales = false, kShares = true, kFloatCodes = false;
+  static constexpr int kSlices = 1, kBlockUnits = 8, kWords = 2 + 1 + 2 + 1;
+  static constexpr bool kHasMinimum = false, kTwoScales = false, kShares = false, kFloatCodes = false;
   static constexpr int kOffset = 128;  // as of PackedQ8_0
   static constexpr int kGroupBytes = 16 * 136, kUpperScalesAt = 32, kScalesAt = 64, kCodesAt = 128;
 
-  // words: 8 of codes | scale | lower bits of a part's scale of both rows, beside those of another part | upper bits | the lane's part
+  // words: 2 of codes | scale | lower bits of the part's scale of both rows, beside those of another part | upper bits | the unit
   template <ChannelOrder kOrder>
   __device__ static void load(uint32_t (&words)[kWords], const char* group, int unit, int lane) {
-    const char* const block = group + unit / 2 * int64_t{kGroupBytes};
-    const int half = unit % 2, rows = lane / 4, c = lane % 4;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      uint32_t codes[2];
-      load_codes<kOrder>(codes, block + kCodesAt + (half * 4 + i) * 256, lane);
-      words[2 * i] = codes[0], words[2 * i + 1] = codes[1];
-    }
-    words[8] = load_halves(block + rows * 4);
-    words[9] = load_two_bytes(block + kScalesAt + (half * 2 + c / 2) * 16 + rows * 2);
-    words[10] = load_two_bytes(block + kUpperScalesAt + half * 16 + rows * 2);
-    words[11] = static_cast<uint32_t>(c);
+    const char* const block = group + unit / kBlockUnits * int64_t{kGroupBytes};
+    const int of_block = unit % kBlockUnits, rows = lane / 4;
+    uint32_t codes[2];
+    load_codes<kOrder>(codes, block + kCodesAt + of_block * 256, lane);
+    words[0] = codes[0], words[1] = codes[1], words[2] = load_halves(block + rows * 4);
+    words[3] = load_two_bytes(block + kScalesAt + of_block / 2 * 16 + rows * 2);
+    words[4] = load_two_bytes(block + kUpperScalesAt + of_block / 4 * 16 + rows * 2);
+    words[5] = static_cast<uint32_t>(of_block);
   }
 
   template <uint32_t kBase, ChannelOrder kOrder>
-  __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int slice, int, int) {
-    return with_bits_above<kBase ^ 0x00800080u>(signed_codes(words, slice));
+  __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int, int, int) {
+    return with_bits_above<kBase ^ 0x00800080u>(signed_codes(words));
   }
-  __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords], int slice) {
-    return codes_of_iq4(words[2 * slice], words[2 * slice + 1]);
-  }
+  __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords]) { return codes_of_iq4(words[0], words[1]); }
 
   __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
-    const uint32_t lower = words[9] >> (words[11] % 2 * 4) & 0x0f0fu, upper = words[10] >> (words[11] * 2) & 0x0303u;
+    const uint32_t lower = words[3] >> (words[5] % 2 * 4) & 0x0f0fu, upper = words[4] >> (words[5] % 4 * 2) & 0x0303u;
     const uint32_t parts = lower | upper << 4;
     PackedScales s;
-    s.low = low_half(words[8]) * byte_as_float(parts, 0, 32), s.high = high_half(words[8]) * byte_as_float(parts, 1, 32);
+    s.low = low_half(words[2]) * byte_as_float(parts, 0, 32), s.high = high_half(words[2]) * byte_as_float(parts, 1, 32);
     return s;
   }
 };
@@ -595,10 +587,10 @@ struct PackedMxfp4 {
 
   template <uint32_t kBase, ChannelOrder kOrder>
   __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int, int, int) {
-    return with_bits_above<kBase>(signed_codes(words, 0));
+    return with_bits_above<kBase>(signed_codes(words));
   }
   // 0, 1, 2, 3, 4, 6, 8, 12 and, but for 0, the same with a sign.
-  __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords], int) {
+  __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords]) {
     return codes_of_table({words[0], words[1]}, {0x44403800u, 0x54504c48u, 0xc4c0b800u, 0xd4d0ccc8u});
   }
 
@@ -613,9 +605,10 @@ struct PackedMxfp4 {
   __device__ static float half_power(uint32_t e) { return __uint_as_float(e < 2 ? 0x200000u << e : (e - 1) << 23); }
 };
 
-// Calls visit(FORMAT()) with the struct of a packed format. The branch is uniform over a warp.
+// Calls visit(FORMAT()) with the struct of a packed format. The branch is uniform over a warp. (A call of a function that is not inlined would
+// put a caller's sums into memory.)
 template <class Visit>
-__device__ inline void with_packed_format(WeightFormat format, const Visit& visit) {
+__device__ __forceinline__ void with_packed_format(WeightFormat format, const Visit& visit) {
   switch (format) {
     case WeightFormat::q8_0: return visit(PackedQ8_0());
     case WeightFormat::q4_0: return visit(PackedNibbles<false, false>());
@@ -640,16 +633,11 @@ __device__ inline void with_packed_format(WeightFormat format, const Visit& visi
 template <class Format>
 __device__ inline PackedScales scales_of_slice(const PackedScales& own, int slice, int lane) {
   if constexpr (!Format::kShares) return own;
+  static_assert(!Format::kShares || !kTwoMinimums<Format>);
   const int from = (lane & ~3) + slice;
   PackedScales s;
   s.low = __shfl_sync(0xffffffffu, own.low, from), s.high = __shfl_sync(0xffffffffu, own.high, from);
   s.other_low = __shfl_sync(0xffffffffu, own.other_low, from), s.other_high = __shfl_sync(0xffffffffu, own.other_high, from);
-  if constexpr (kTwoMinimums<Format>) {
-    s.minimum_low = __shfl_sync(0xffffffffu, own.minimum_low, from);
-    s.minimum_high = __shfl_sync(0xffffffffu, own.minimum_high, from);
-    s.other_minimum_low = __shfl_sync(0xffffffffu, own.other_minimum_low, from);
-    s.other_minimum_high = __shfl_sync(0xffffffffu, own.other_minimum_high, from);
-  }
   return s;
 }
 
@@ -706,7 +694,7 @@ struct PackedSlice {
     constexpr bool kIsWide = Format::kOffset == 128 && kCodeBaseValue<T> == 128;
     PackedCodes codes;
     if constexpr (kIsWide || Format::kFloatCodes) {
-      codes = Format::signed_codes(words, slice);
+      codes = Format::signed_codes(words);
     } else {
       codes = Format::template codes<kCodeBase<T>, ChannelOrder::as_packed>(words, slice, lane, half);
     }

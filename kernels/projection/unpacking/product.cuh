@@ -258,7 +258,8 @@ class UnpackingProduct {
   __device__ int tile() const { return warp_ / 4 & ((1 << a_.log_tiles) - 1); }
   __device__ int split() const { return warp_ / 4 >> a_.log_tiles; }
 
-  __device__ void multiply(WeightFormat format) {
+  // Not inlined it would have the sums in memory.
+  __device__ __forceinline__ void multiply(WeightFormat format) {
 #pragma unroll
     for (float& sum : sums_) sum = 0.0f;
     StageNorm<T> norm(a_);
@@ -273,7 +274,7 @@ class UnpackingProduct {
 
  private:
   template <class Format>
-  __device__ void multiply_stages(StageNorm<T>& norm) {
+  __device__ __forceinline__ void multiply_stages(StageNorm<T>& norm) {
     constexpr int kAtOnce = Format::kSlices < 2 ? 2 : Format::kSlices;
     using Operands = UnpackedSlice<T, Format>;
     const UnpackingExtent extent(a_);

@@ -53,7 +53,7 @@ struct UnpackedSlice {
  private:
   __device__ static PackedCodes codes_of(const uint32_t (&words)[Format::kWords], int slice, int lane, int half) {
     if constexpr (Format::kFloatCodes) {
-      PackedCodes codes = Format::signed_codes(words, slice);
+      PackedCodes codes = Format::signed_codes(words);
 #pragma unroll
       for (int pair = 0; pair < 4; ++pair) {
         codes.low[pair] = pairs_of_e4m3<__nv_bfloat16>(codes.low[pair]);
