@@ -40,6 +40,9 @@ constexpr Layout layout_of(WeightFormat format) {
     case WeightFormat::q6_k: return {{{128, 4}, {64, 4}, {16, 1}, {2, 2}}};
     case WeightFormat::f8_e4m3: return {{{4, 4}, {128, 4}}};
     case WeightFormat::i8: return {{{4, 4}, {128, 4}}};
+    case WeightFormat::i4_32: return {{{2, 2}, {1, 1}, {16, 4}}};
+    case WeightFormat::i4_64: return {{{2, 2}, {1, 1}, {32, 4}}};
+    case WeightFormat::i4_128: return {{{2, 2}, {1, 1}, {64, 4}}};
     case WeightFormat::dense: break;
   }
   return {};
@@ -157,6 +160,19 @@ void decode_128(WeightFormat format, const uint8_t* block, float* out) {
   }
 }
 
+bool is_int4(WeightFormat format) {
+  return format == WeightFormat::i4_32 || format == WeightFormat::i4_64 || format == WeightFormat::i4_128;
+}
+
+// Both products are exact in float32, and so is their difference.
+void decode_int4(int64_t elements, const uint8_t* block, float* out) {
+  const float scale = half_at(block), minimum = scale * static_cast<float>(block[2]);
+  for (int64_t i = 0; i < elements; ++i) {
+    const int byte = block[3 + i / 32 * 16 + i % 16];
+    out[i] = scale * static_cast<float>(i % 32 < 16 ? byte & 15 : byte >> 4) - minimum;
+  }
+}
+
 }  // namespace
 
 void unpack_block(WeightFormat format, const void* packed, int64_t cols, int64_t row, int64_t block, float* out) {
@@ -167,6 +183,7 @@ void unpack_block(WeightFormat format, const void* packed, int64_t cols, int64_t
   for_each_piece(format, row % kPackedGroupRows, [&](int64_t at, int64_t in_group, int64_t size) {
     std::memcpy(bytes + at, source + in_group, static_cast<size_t>(size));
   });
+  if (is_int4(format)) return decode_int4(elements, bytes, out);
   if (elements == 32) return decode_32(format, bytes, out);
   if (elements == 128) return decode_128(format, bytes, out);
   if (format == WeightFormat::q6_k) return decode_q6_k(bytes, out);

@@ -110,6 +110,7 @@ inline Ints low_six_bits(RowBytes b) { return widened(_mm_and_si128(b.v, _mm_set
 inline Ints six_bits_of_two(RowBytes four, RowBytes two) {
   return widened(_mm_or_si128(four.v, _mm_and_si128(_mm_srli_epi16(two.v, 2), _mm_set1_epi8(48))));
 }
+inline Ints load_row_uint8(const uint8_t* p) { return widened(load_row_bytes(p).v); }
 inline Ints load_row_int8(const uint8_t* p) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return {{_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8))}};

@@ -82,6 +82,7 @@ inline Ints low_six_bits(RowBytes b) { return {_mm512_cvtepu8_epi32(_mm_and_si12
 inline Ints six_bits_of_two(RowBytes four, RowBytes two) {
   return {_mm512_cvtepu8_epi32(_mm_or_si128(four.v, _mm_and_si128(_mm_srli_epi16(two.v, 2), _mm_set1_epi8(48))))};
 }
+inline Ints load_row_uint8(const uint8_t* p) { return {_mm512_cvtepu8_epi32(load_row_bytes(p).v)}; }
 inline Ints load_row_int8(const uint8_t* p) {
   return {_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
 }

@@ -99,6 +99,9 @@ inline Ints low_six_bits(const RowBytes& b) {
 inline Ints six_bits_of_two(const RowBytes& four, const RowBytes& two) {
   return each<Ints>([&](int i) { return four.v[i] | two.v[i] >> 6 << 4; });
 }
+inline Ints load_row_uint8(const uint8_t* p) {
+  return each<Ints>([&](int i) { return p[i]; });
+}
 inline Ints load_row_int8(const uint8_t* p) {
   return each<Ints>([&](int i) { return static_cast<int8_t>(p[i]); });
 }

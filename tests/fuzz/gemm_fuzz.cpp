@@ -33,11 +33,14 @@ void choose_packed_weights(Choices& choices, MemoryMap& map, GemmParams& p) {
   for (int32_t s = 0; s < std::clamp(p.packed.num_segments, 0, kMaxWeightSegments); ++s) {
     PackedRows& segment = p.packed.segments[s];
     segment.format =
-        static_cast<WeightFormat>(choices.hostile() ? choices.integer(-1, 12) : choices.integer(1, elements == 32 ? 5 : 8));
+        static_cast<WeightFormat>(choices.hostile() ? choices.integer(-1, 16) : choices.integer(1, elements == 32 ? 5 : 8));
     if (!choices.hostile() && elements >= 128 && choices.chance(2)) {
       segment.format = choices.chance(2) ? WeightFormat::f8_e4m3 : WeightFormat::i8;
     }
     if (elements == 128 && weight_block_elements(segment.format) == 256) segment.format = WeightFormat::f8_e4m3;
+    if (!choices.hostile() && choices.chance(3)) {
+      segment.format = elements == 32 ? WeightFormat::i4_32 : choices.chance(2) ? WeightFormat::i4_64 : WeightFormat::i4_128;
+    }
     segment.rows = choices.size(0, 40);
     rows = plus(rows, segment.rows);
     const int64_t groups = segment.rows <= 0 ? 0 : (segment.rows - 1) / kPackedGroupRows + 1;

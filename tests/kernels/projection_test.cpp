@@ -253,6 +253,7 @@ const std::vector<Case>& cases() {
     add([](Case& c) { c.packed = {WeightFormat::q4_1, WeightFormat::q8_0, WeightFormat::q5_1, WeightFormat::q4_0}; });
     add([](Case& c) { c.packed = {WeightFormat::q4_0, WeightFormat::q8_0}, c.activates = c.gated = c.normed = true; });
     add([](Case& c) { c.packed = {WeightFormat::f8_e4m3, WeightFormat::i8, WeightFormat::q4_0}, c.bias = true; });
+    add([](Case& c) { c.packed = {WeightFormat::i4_64, WeightFormat::i4_128, WeightFormat::i4_32}, c.bias = true; });
     return all;
   }();
   return list;
