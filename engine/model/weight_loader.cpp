@@ -61,6 +61,9 @@ WeightFormat weight_format(GgmlType type) {
     case GgmlType::q6_k: return WeightFormat::q6_k;
     case GgmlType::f8_e4m3: return WeightFormat::f8_e4m3;
     case GgmlType::i8: return WeightFormat::i8;
+    case GgmlType::i4_32: return WeightFormat::i4_32;
+    case GgmlType::i4_64: return WeightFormat::i4_64;
+    case GgmlType::i4_128: return WeightFormat::i4_128;
     default: return WeightFormat::dense;
   }
 }
@@ -69,7 +72,11 @@ WeightFormat weight_format(GgmlType type) {
 
 WeightLoader::WeightLoader(const Checkpoint& checkpoint, DType dtype, const Execution& execution,
                            std::function<void(double)> progress, bool keep_quantized)
-    : checkpoint_(checkpoint), dtype_(dtype), execution_(execution), progress_(std::move(progress)), keep_quantized_(keep_quantized) {
+    : checkpoint_(checkpoint),
+      dtype_(dtype),
+      execution_(execution),
+      progress_(std::move(progress)),
+      keep_quantized_(keep_quantized) {
   for (const TensorInfo& tensor : checkpoint.tensors()) total_bytes_ += tensor.size_bytes;
 }
 
@@ -284,7 +291,8 @@ Result<Weight> WeightLoader::pack_slices(const std::vector<Slice>& slices) {
     const WeightFormat format = weight_format(slice.tensor->type);
     const int64_t row_bytes = slice.cols / weight_block_elements(format) * weight_block_bytes(format);
     PROLOGUE_ASSIGN_OR_RETURN(unsigned char* const data, allocate(packed_weight_bytes(format, slice.rows, slice.cols)));
-    const int64_t at_once = std::max<int64_t>(1, kElementsAtOnce / (slice.cols * kPackedGroupRows)) * kPackedGroupRows;  // whole groups
+    const int64_t at_once =
+        std::max<int64_t>(1, kElementsAtOnce / (slice.cols * kPackedGroupRows)) * kPackedGroupRows;  // whole groups
     for (int64_t row = 0; row < slice.rows; row += at_once) {
       const int64_t rows = std::min(at_once, slice.rows - row);
       PROLOGUE_RETURN_IF_ERROR(read(slice, slice.begin + row * slice.cols, rows * slice.cols));

@@ -356,6 +356,46 @@ struct PackedBytes {
   }
 };
 
+// Blocks of kGroup channels: scale (float16) | zero point | codes of 4 bits. A unit is 32 channels, whose codes are as those of PackedNibbles.
+// The zero point is a minimum of -scale * zero point, which float32 holds exactly.
+template <int kGroup>
+struct PackedInt4 {
+  static constexpr int kSlices = 1, kBlockUnits = kGroup / 32, kWords = 4;
+  static constexpr bool kHasMinimum = true, kTwoScales = false, kShares = false, kFloatCodes = false;
+  static constexpr int kOffset = 0;
+  static constexpr int kZeroAt = 32, kCodesAt = kZeroAt + 16, kGroupBytes = kCodesAt + kGroup * 8;
+
+  // words: 2 of codes | scale | zero points
+  template <ChannelOrder kOrder>
+  __device__ static void load(uint32_t (&words)[kWords], const char* group, int unit, int lane) {
+    const char* const block = group + unit / kBlockUnits * int64_t{kGroupBytes};
+    const int rows = lane / 4;
+    uint32_t codes[2];
+    load_codes<kOrder>(codes, block + kCodesAt + unit % kBlockUnits * 256, lane);
+    words[0] = codes[0], words[1] = codes[1];
+    words[2] = load_halves(block + rows * 4);
+    words[3] = load_two_bytes(block + kZeroAt + rows * 2);
+  }
+
+  template <uint32_t kBase, ChannelOrder kOrder>
+  __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int, int, int) {
+    PackedCodes codes;
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+      codes.low[pair] = and_or(words[0] >> (pair % 2 * 8 + pair / 2 * 4), 0x000f000fu, kBase);
+      codes.high[pair] = and_or(words[1] >> (pair % 2 * 8 + pair / 2 * 4), 0x000f000fu, kBase);
+    }
+    return codes;
+  }
+
+  __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
+    PackedScales s;
+    s.low = low_half(words[2]), s.high = high_half(words[2]);
+    s.other_low = -s.low * byte_as_float<0>(words[3]), s.other_high = -s.high * byte_as_float<1>(words[3]);
+    return s;
+  }
+};
+
 // Calls visit(FORMAT()) with the struct of a packed format. The branch is uniform over a warp.
 template <class Visit>
 __device__ inline void with_packed_format(WeightFormat format, const Visit& visit) {
@@ -370,6 +410,9 @@ __device__ inline void with_packed_format(WeightFormat format, const Visit& visi
     case WeightFormat::q6_k: return visit(PackedQ6_K());
     case WeightFormat::f8_e4m3: return visit(PackedBytes<true>());
     case WeightFormat::i8: return visit(PackedBytes<false>());
+    case WeightFormat::i4_32: return visit(PackedInt4<32>());
+    case WeightFormat::i4_64: return visit(PackedInt4<64>());
+    case WeightFormat::i4_128: return visit(PackedInt4<128>());
     case WeightFormat::dense: return;
   }
 }
