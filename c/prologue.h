@@ -423,12 +423,12 @@ PROLOGUE_C_API prologue_status prologue_set_cos_and_sin(
 
 // This file describes quantised weights in block formats, as the library keeps them in memory: packed.
 //
-// A row is a sequence of blocks of 32, 128 or 256 values. The formats of 32 and 256 are those of GGUF files: a block has the fields that the
+// A row is a sequence of blocks of 32, 64, 128 or 256 values. Most formats of 32 and 256 are those of GGUF files: a block has the fields that the
 // file has, with the same bits: scale (float16), minimum (float16), the scales of its parts, codes. Packing only reorders bytes, so that
 // one instruction reads the same part of 16 rows: packed weights take the memory of the file's.
 //
-// The formats of 128 are those of Hugging Face checkpoints, where the scales are a tensor of their own: one for the tensor, for each row, or
-// for each 128 x 128 values. Here each block has its scale:
+// The other formats are those of Hugging Face checkpoints, where the scales are a tensor of their own. With codes of 8 bits: one for the tensor, for
+// each row, or for each 128 x 128 values. Here each block has its scale:
 //   f8_e4m3   scale (float32) | 128 codes, float8_e4m3fn
 //   i8        scale (float32) | 128 codes, int8
 // A value is scale * code, rounded to float32. The codes 0x7f and 0xff of f8_e4m3 are not NaN, as in float8_e4m3fn: they are 480 and -480.
@@ -438,10 +438,15 @@ PROLOGUE_C_API prologue_status prologue_set_cos_and_sin(
 // the other readers of such files: with the codes of 0.5 a value is 2^127, with larger ones infinite, and 0 with the code of 0. (Values
 // with e = 0 or 1 may be below float32's normal numbers; they are exact, too.)
 //
+// With codes of 4 bits (GPTQ, AWQ), groups of 32, 64 or 128 values of a row have a scale and a zero point; a group is a block:
+//   i4_32, i4_64, i4_128   scale (float16) | zero point (1 byte, 0 to 255) | 32, 64 or 128 codes of 4 bits, 0 to 15
+// Each 32 codes are 16 bytes: byte i has code i (low bits) and code i + 16. A value is scale * code - scale * zero point, which float32 holds
+// exactly (0 is +0).
+//
 //   rows      16 rows are a group; the last group is filled up with rows of zero bytes
 //   packed    [groups, blocks of a row, fields of a block in the file's order, pieces of the field, 16 rows] of pieces:
 //             2 bytes for a float16 scale or minimum, 1 byte for the scales of parts (Q2_K to Q6_K; IQ4_XS, whose scales of
-//             parts are two fields) and for the scale of MXFP4, 4 bytes for all others
+//             parts are two fields), for the scale of MXFP4 and for zero points, 4 bytes for all others
 
 // dense: not quantised, elements of a prologue_dtype.
 typedef int32_t prologue_weight_format;
@@ -462,6 +467,9 @@ enum {
   PROLOGUE_WEIGHT_FORMAT_IQ4_NL = 13,
   PROLOGUE_WEIGHT_FORMAT_IQ4_XS = 14,
   PROLOGUE_WEIGHT_FORMAT_MXFP4 = 15,
+  PROLOGUE_WEIGHT_FORMAT_I4_32 = 16,
+  PROLOGUE_WEIGHT_FORMAT_I4_64 = 17,
+  PROLOGUE_WEIGHT_FORMAT_I4_128 = 18,
 };
 
 // Returns the values of a block.
@@ -1532,7 +1540,8 @@ PROLOGUE_C_API prologue_status prologue_paged_attention(
 //   round(x / s), to nearest even; the scale is 0 if the largest magnitude is below 2^-100
 //   y[m, n] = sum over blocks of s * (what the block of weights is times the codes)  (+ bias[n])
 // Products with codes are added as integers, exactly; the sums of blocks are added in float32, in the order of k, with one rounding for
-// each product and each sum. (A block of 128 of i8 is four of these blocks, which have its scale.)
+// each product and each sum. (A block of i8, i4_64 or i4_128 is several of these blocks, which have its scale.) The zero point of a block of
+// i4_32, i4_64 or i4_128 is subtracted from its codes, exactly.
 //
 // On the CPU f8_e4m3 is multiplied by x in float32: y[m, n] = sum over blocks of (even + odd) * 256 * scale  (+ bias[n]), where `even` is
 // the sum of (code / 256) * x over the even k of the block, in their order, and `odd` the same of the odd ones; each product and each sum is

@@ -547,27 +547,49 @@ Status write_pieces(const File& file, size_t count, int32_t num_threads, const M
   return failed;
 }
 
-// ---- Directories of Hugging Face: the matrices of the layers have 8 bits, and scales beside them ----
+// ---- Directories of Hugging Face: the matrices of the layers have 8 or 4 bits, and scales beside them ----
 
-enum class Contents { ones, weights, codes, scales };
+// Those after `scales` are of gptq: words of eight codes or zero points, and the group of each channel.
+enum class Contents { ones, weights, codes, scales, half_scales, words_of_codes, words_of_zeros, groups };
 
 struct StoredTensor {
   std::string name;
   Contents contents = Contents::ones;
   int64_t rows = 1;  // of a vector: 1
   int64_t columns = 0;
-  double deviation = 0.0;  // of the weights
+  double deviation = 0.0;  // of the weights; of `groups`: the channels of one
   int64_t offset = 0;      // from the first tensor's first byte
 
-  int64_t element_bytes() const { return contents == Contents::codes ? 1 : contents == Contents::scales ? 4 : 2; }
+  int64_t element_bytes() const {
+    switch (contents) {
+      case Contents::codes: return 1;
+      case Contents::ones:
+      case Contents::weights:
+      case Contents::half_scales: return 2;
+      case Contents::scales:
+      case Contents::words_of_codes:
+      case Contents::words_of_zeros:
+      case Contents::groups: return 4;
+    }
+    return 0;
+  }
   int64_t num_elements() const { return rows * columns; }
 };
 
-bool is_of_directory(std::string_view format) {
-  return format == weight_format_name(WeightFormat::f8_e4m3) || format == weight_format_name(WeightFormat::i8);
+constexpr WeightFormat kDirectoryFormats[] = {WeightFormat::f8_e4m3, WeightFormat::i8, WeightFormat::i4_32, WeightFormat::i4_64,
+                                              WeightFormat::i4_128};
+
+// Returns dense for the other formats.
+WeightFormat format_of_directory(std::string_view name) {
+  for (const WeightFormat format : kDirectoryFormats) {
+    if (name == weight_format_name(format)) return format;
+  }
+  return WeightFormat::dense;
 }
 
-std::vector<StoredTensor> make_stored_tensors(const ModelShape& shape, bool is_float) {
+bool is_int4(WeightFormat format) { return format != WeightFormat::f8_e4m3 && format != WeightFormat::i8; }
+
+std::vector<StoredTensor> make_stored_tensors(const ModelShape& shape, WeightFormat format) {
   std::vector<StoredTensor> tensors;
   int64_t offset = 0;
   const auto add = [&](std::string name, Contents contents, int64_t rows, int64_t columns, double deviation) {
@@ -577,9 +599,18 @@ std::vector<StoredTensor> make_stored_tensors(const ModelShape& shape, bool is_f
   const auto vector = [&](const std::string& name) { add(name, Contents::ones, 1, shape.hidden_size, 0.0); };
   const auto matrix = [&](const std::string& name, int64_t rows, int64_t columns, bool quantised) {
     const double deviation = 1.0 / std::sqrt(static_cast<double>(columns));
+    if (quantised && is_int4(format)) {
+      const std::string module = name.substr(0, name.rfind('.'));
+      const int64_t groups = divide_up(columns, weight_block_elements(format));
+      add(module + ".g_idx", Contents::groups, 1, columns, static_cast<double>(weight_block_elements(format)));
+      add(module + ".qweight", Contents::words_of_codes, columns / 8, rows, 0.0);
+      add(module + ".qzeros", Contents::words_of_zeros, groups, rows / 8, 0.0);
+      add(module + ".scales", Contents::half_scales, groups, rows, deviation);
+      return;
+    }
     add(name, quantised ? Contents::codes : Contents::weights, rows, columns, deviation);
     if (!quantised) return;
-    if (is_float) {
+    if (format == WeightFormat::f8_e4m3) {
       add(name + "_scale_inv", Contents::scales, divide_up<int64_t>(rows, 128), divide_up<int64_t>(columns, 128), deviation);
     } else {
       add(name + "_scale", Contents::scales, rows, 1, deviation);
@@ -604,14 +635,25 @@ std::vector<StoredTensor> make_stored_tensors(const ModelShape& shape, bool is_f
   return tensors;
 }
 
-std::string make_safetensors_header(const std::vector<StoredTensor>& tensors, bool is_float) {
+const char* type_of(Contents contents, WeightFormat format) {
+  switch (contents) {
+    case Contents::ones:
+    case Contents::weights: return "BF16";
+    case Contents::codes: return format == WeightFormat::f8_e4m3 ? "F8_E4M3" : "I8";
+    case Contents::scales: return "F32";
+    case Contents::half_scales: return "F16";
+    case Contents::words_of_codes:
+    case Contents::words_of_zeros:
+    case Contents::groups: return "I32";
+  }
+  return "";
+}
+
+std::string make_safetensors_header(const std::vector<StoredTensor>& tensors, WeightFormat format) {
   std::string json = "{";
   for (const StoredTensor& tensor : tensors) {
-    const char* type = tensor.contents == Contents::scales  ? "F32"
-                       : tensor.contents != Contents::codes ? "BF16"
-                       : is_float                           ? "F8_E4M3"
-                                                            : "I8";
-    const bool is_vector = tensor.contents == Contents::ones;
+    const char* type = type_of(tensor.contents, format);
+    const bool is_vector = tensor.contents == Contents::ones || tensor.contents == Contents::groups;
     json += str_cat(json.size() > 1 ? "," : "", "\"", tensor.name, "\":{\"dtype\":\"", type, "\",\"shape\":[",
                     is_vector ? std::string() : str_cat(tensor.rows, ","), tensor.columns, "],\"data_offsets\":[", tensor.offset,
                     ",", tensor.offset + tensor.num_elements() * tensor.element_bytes(), "]}");
@@ -626,11 +668,12 @@ std::string make_safetensors_header(const std::vector<StoredTensor>& tensors, bo
 // Holds codes whose values are normally distributed, by 16 random bits.
 class Codes {
  public:
-  Codes(const Normals& normals, bool is_float) {
-    const double deviation = is_float ? 64.0 : 24.0;  // the largest of the normals is below 4.8
+  Codes(const Normals& normals, WeightFormat format) {
+    const bool is_float = format == WeightFormat::f8_e4m3;
+    const double deviation = is_float ? 64.0 : is_int4(format) ? 2.0 : 24.0;  // the largest of the normals is below 4.8
     double squares = 0.0;
     for (const double normal : normals.values()) {
-      const double value = normal * deviation;
+      const double value = is_int4(format) ? std::clamp(normal * deviation, -8.0, 7.0) : normal * deviation;
       codes_.push_back(is_float ? nearest_float8(value) : static_cast<uint8_t>(static_cast<int8_t>(std::lround(value))));
       const double of_code = is_float ? float8(codes_.back()) : static_cast<double>(static_cast<int8_t>(codes_.back()));
       squares += of_code * of_code;
@@ -676,10 +719,30 @@ std::vector<char> make_elements(const StoredTensor& tensor, const Piece& piece, 
       std::memcpy(to, &weights[random & 0xffff], sizeof(BFloat16));
     } else if (tensor.contents == Contents::codes) {
       *to = static_cast<char>(codes.code(random));
+    } else if (tensor.contents == Contents::words_of_codes) {  // a code is stored with 8 added, the zero point
+      uint32_t word = 0;
+      uint64_t of_code = 0;
+      for (int j = 0; j < 8; ++j) {
+        if (j % 4 == 0) of_code = mix(stream + 0x9e3779b97f4a7c15ull * static_cast<uint64_t>(2 * (piece.begin + i) + j / 4 + 1));
+        word |= static_cast<uint32_t>((codes.code(of_code) + 8) & 15) << (4 * j);
+        of_code >>= 16;
+      }
+      std::memcpy(to, &word, sizeof word);
+    } else if (tensor.contents == Contents::words_of_zeros) {
+      constexpr uint32_t kSevens = 0x77777777;  // zero points are stored less 1
+      std::memcpy(to, &kSevens, sizeof kSevens);
+    } else if (tensor.contents == Contents::groups) {
+      const auto group = static_cast<int32_t>((piece.begin + i) / static_cast<int64_t>(tensor.deviation));
+      std::memcpy(to, &group, sizeof group);
     } else {  // they differ by up to 2.8, and the mean of their squares is right
       const double factor = (static_cast<double>(random & 15) + 8.5) / std::sqrt(16.0 * 16.0 + (16.0 * 16.0 - 1.0) / 12.0);
       const auto scale = static_cast<float>(tensor.deviation / codes.deviation() * factor);
-      std::memcpy(to, &scale, sizeof scale);
+      const Float16 half = to_float16(scale);
+      if (tensor.contents == Contents::half_scales) {
+        std::memcpy(to, &half, sizeof half);
+      } else {
+        std::memcpy(to, &scale, sizeof scale);
+      }
     }
     random >>= 16;
   }
@@ -693,9 +756,13 @@ std::string json_text(std::string_view text) {
   return json + "\"";
 }
 
-std::string make_config(const ModelShape& shape, bool is_float) {
-  const char* const quantization =
-      is_float
+std::string make_config(const ModelShape& shape, WeightFormat format) {
+  const std::string quantization =
+      is_int4(format)
+          ? str_cat(
+                R"({"quant_method": "gptq", "bits": 4, "desc_act": false, "sym": true, "checkpoint_format": "gptq", "group_size": )",
+                weight_block_elements(format), "}")
+      : format == WeightFormat::f8_e4m3
           ? R"({"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]})"
           : R"({"quant_method": "compressed-tensors", "format": "int-quantized", "ignore": ["lm_head"], "config_groups": {"group_0":
 {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "symmetric": true, "strategy": "channel"}}}})";
@@ -731,17 +798,18 @@ Status write_text(const std::string& path, const std::string& text) {
   return file.write(text.data(), text.size(), 0);
 }
 
-Status write_directory(const ModelShape& shape, uint64_t seed, const std::string& path, int32_t num_threads, bool is_float) {
+Status write_directory(const ModelShape& shape, uint64_t seed, const std::string& path, int32_t num_threads,
+                       WeightFormat format) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (error) return data_loss(path, ": this directory cannot be made: ", error.message());
-  PROLOGUE_RETURN_IF_ERROR(write_text(path + "/config.json", make_config(shape, is_float)));
+  PROLOGUE_RETURN_IF_ERROR(write_text(path + "/config.json", make_config(shape, format)));
   PROLOGUE_RETURN_IF_ERROR(write_text(path + "/tokenizer.json", make_tokenizer_json(shape)));
   PROLOGUE_RETURN_IF_ERROR(
       write_text(path + "/tokenizer_config.json",
                  str_cat("{\"eos_token\": \"<|im_end|>\", \"chat_template\": ", json_text(kChatTemplate), "}\n")));
-  const std::vector<StoredTensor> tensors = make_stored_tensors(shape, is_float);
-  const std::string header = make_safetensors_header(tensors, is_float), weights = path + "/model.safetensors";
+  const std::vector<StoredTensor> tensors = make_stored_tensors(shape, format);
+  const std::string header = make_safetensors_header(tensors, format), weights = path + "/model.safetensors";
   const File file(weights);
   PROLOGUE_RETURN_IF_ERROR(file.check());
   PROLOGUE_RETURN_IF_ERROR(file.write(header.data(), header.size(), 0));
@@ -753,7 +821,7 @@ Status write_directory(const ModelShape& shape, uint64_t seed, const std::string
     }
   }
   const Normals normals;
-  const Codes codes(normals, is_float);
+  const Codes codes(normals, format);
   return write_pieces(file, pieces.size(), num_threads, [&](size_t i) {
     const StoredTensor& tensor = tensors[pieces[i].tensor];
     const int64_t offset = static_cast<int64_t>(header.size()) + tensor.offset + pieces[i].begin * tensor.element_bytes();
@@ -777,7 +845,7 @@ std::vector<std::string> model_formats() {
   std::vector<std::string> names = {std::string(kBFloat16Name)};
   for (const WeightFormat format : kBlockFormats) names.emplace_back(weight_format_name(format));
   names.emplace_back(kMixtureName);
-  for (const WeightFormat format : {WeightFormat::f8_e4m3, WeightFormat::i8}) names.emplace_back(weight_format_name(format));
+  for (const WeightFormat format : kDirectoryFormats) names.emplace_back(weight_format_name(format));
   return names;
 }
 
@@ -786,14 +854,20 @@ Status write_random_model(const ModelShape& shape, uint64_t seed, const std::str
   const std::vector<std::string> formats = model_formats();
   if (std::find(formats.begin(), formats.end(), format) == formats.end()) {
     return invalid_argument("the format of the weights is ", format,
-                            ": it must be bfloat16, a block format of GGUF, q4_k_m, f8_e4m3 or i8");
+                            ": it must be bfloat16, a block format of GGUF, q4_k_m, f8_e4m3, i8, i4_32, i4_64 or i4_128");
   }
   if (shape.vocab_size < 259) {
     return invalid_argument("the vocabulary has ", shape.vocab_size,
                             " tokens: it must have at least 259, the bytes and three markers");
   }
-  if (is_of_directory(format)) {
-    return write_directory(shape, seed, path, num_threads, format == weight_format_name(WeightFormat::f8_e4m3));
+  if (const WeightFormat of_directory = format_of_directory(format); of_directory != WeightFormat::dense) {
+    const int64_t extents[] = {shape.hidden_size, shape.ffn_size, shape.num_q_heads * shape.head_dim,
+                               shape.num_kv_heads * shape.head_dim};
+    for (const int64_t extent : extents) {
+      if (!is_int4(of_directory) || extent % 8 == 0) continue;
+      return invalid_argument("a matrix has ", extent, " rows or columns: ", format, " needs multiples of 8");
+    }
+    return write_directory(shape, seed, path, num_threads, of_directory);
   }
   const std::vector<Tensor> tensors = make_tensors(shape, format);
   for (const Tensor& tensor : tensors) {

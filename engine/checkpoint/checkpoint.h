@@ -19,7 +19,7 @@ inline constexpr GgmlType kUnreadableType = static_cast<GgmlType>(~uint32_t{0});
 
 struct TensorInfo {
   std::string_view name;
-  GgmlType type = kUnreadableType;  // safetensors: f32, f16, bf16, f64; f8_e4m3 or i8, which have the scales (quantized_tensor.h)
+  GgmlType type = kUnreadableType;  // safetensors: f32, f16, bf16, f64; f8_e4m3, i8, i4_32, ...: with scales (quantized_tensor.h)
   std::string_view type_name;       // as the format calls it: "Q4_K", "I64"
   std::vector<int64_t> shape;       // row-major: the weight of a linear layer is [out_features, in_features]
   int64_t size_bytes = 0;

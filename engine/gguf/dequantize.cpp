@@ -266,6 +266,21 @@ struct Bytes128 {  // scale (float32) | 128 x float8_e4m3fn or int8
   }
 };
 
+template <int64_t ELEMENTS>
+struct Int4 {  // scale (float16) | zero point | 4 bits each: of each 32 values the low nibbles are the first 16
+  static constexpr int64_t kElements = ELEMENTS, kBytes = 2 + 1 + ELEMENTS / 2;
+  static void decode(Bytes block, float* out) {
+    const float scale = half_at(block), minimum = scale * static_cast<float>(block[2]);
+    for (int64_t run = 0; run < ELEMENTS / 32; ++run) {
+      for (int64_t i = 0; i < 16; ++i) {
+        const uint8_t both = block[3 + 16 * run + i];
+        out[32 * run + i] = scale * static_cast<float>(both & 15) - minimum;
+        out[32 * run + i + 16] = scale * static_cast<float>(both >> 4) - minimum;
+      }
+    }
+  }
+};
+
 template <class In, class Out>
 void convert(Bytes values, int64_t count, void* out) {
   if constexpr (std::is_same_v<In, Out>) {
@@ -317,6 +332,9 @@ constexpr Instance kInstances[] = {
     blocks_of<Mxfp4>(GgmlType::mxfp4),
     blocks_of<Bytes128<true>>(GgmlType::f8_e4m3),
     blocks_of<Bytes128<false>>(GgmlType::i8),
+    blocks_of<Int4<32>>(GgmlType::i4_32),
+    blocks_of<Int4<64>>(GgmlType::i4_64),
+    blocks_of<Int4<128>>(GgmlType::i4_128),
 };
 
 Decode find_decode(GgmlType type, DType out_type) {

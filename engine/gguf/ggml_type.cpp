@@ -27,6 +27,9 @@ constexpr GgmlTypeInfo kSupported[] = {
     {GgmlType::mxfp4, "MXFP4", 32, 1 + 16},
     {GgmlType::f8_e4m3, "F8_E4M3", 128, 4 + 128},
     {GgmlType::i8, "I8", 128, 4 + 128},
+    {GgmlType::i4_32, "I4_32", 32, 2 + 1 + 16},
+    {GgmlType::i4_64, "I4_64", 64, 2 + 1 + 32},
+    {GgmlType::i4_128, "I4_128", 128, 2 + 1 + 64},
 };
 
 // The names are indexed by number, whether supported, unsupported or withdrawn.

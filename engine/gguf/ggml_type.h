@@ -31,6 +31,10 @@ enum class GgmlType : uint32_t {
   // Blocks of 128 codes after their scale (float32), as WeightFormat has them. No GGUF file has these: HuggingFaceDirectory makes them.
   f8_e4m3 = kFirstOwnGgmlType,
   i8,
+  // Blocks of 32, 64 and 128 codes of 4 bits with a scale (float16) and a zero point.
+  i4_32,
+  i4_64,
+  i4_128,
 };
 
 struct GgmlTypeInfo {

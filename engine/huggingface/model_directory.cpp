@@ -73,6 +73,8 @@ bool convert_item(const Json& json, int64_t& value) {
   return flag != nullptr || convert(json, value);
 }
 
+bool is_type_of_scales(GgmlType type) { return type == GgmlType::f32 || type == GgmlType::f16 || type == GgmlType::bf16; }
+
 constexpr const char* expected(const int64_t&) { return "an integer"; }
 constexpr const char* expected(const double&) { return "a number"; }
 constexpr const char* expected(const bool&) { return "a boolean"; }
@@ -173,6 +175,7 @@ Result<std::unique_ptr<HuggingFaceDirectory>> HuggingFaceDirectory::open(const s
     PROLOGUE_ASSIGN_OR_RETURN(const QuantizationConfig config,
                               read_quantization_config(opened->value("quantization_config"), opened->path_));
     PROLOGUE_RETURN_IF_ERROR(opened->add_scales(config));
+    PROLOGUE_RETURN_IF_ERROR(opened->add_int4(config.int4));
     return opened;
   });
 }
@@ -252,7 +255,7 @@ void HuggingFaceDirectory::add_tensors() {
                                                      : kUnreadableType;
       index_.emplace(tensor.name, tensors_.size());
       tensors_.push_back({tensor.name, type, tensor.dtype, tensor.shape, tensor.size_bytes});
-      stored_.push_back({i, &tensor, nullptr, {}});
+      stored_.push_back({i, &tensor, nullptr, {}, nullptr, {}});
     }
   }
   used_.assign(tensors_.size(), false);
@@ -295,9 +298,65 @@ Status HuggingFaceDirectory::add_scales(size_t number, bool is_float) {
   return {};
 }
 
+Status HuggingFaceDirectory::add_int4(const Int4Config& config) {
+  const std::string suffix = int4_names(config.method, "").codes;
+  for (size_t i = 0; i < tensors_.size() && !suffix.empty(); ++i) {
+    const std::string_view name = tensors_[i].name;
+    if (name.ends_with(suffix)) PROLOGUE_RETURN_IF_ERROR(add_int4(config, i, name.substr(0, name.size() - suffix.size())));
+  }
+  return {};
+}
+
+// Makes tensor `number`, the codes of a module's weight, that weight.
+Status HuggingFaceDirectory::add_int4(const Int4Config& config, size_t number, std::string_view module) {
+  Stored& stored = stored_[number];
+  const Int4Names names = int4_names(config.method, module);
+  const auto find = [&](const std::string& name, PackedInt4::Part part) -> const TensorInfo* {
+    const auto found = index_.find(name);
+    if (found == index_.end()) return nullptr;
+    stored.parts[static_cast<size_t>(part)] = found->second;
+    if (found->second != number) stored.scales.push_back(found->second);
+    return &tensors_[found->second];
+  };
+  using Part = PackedInt4::Part;
+  const Int4Tensors parts = {find(names.codes, Part::codes), find(names.scales, Part::scales),
+                             find(names.zero_points, Part::zero_points), find(names.group_indices, Part::group_indices),
+                             find(names.shape, Part::shape)};
+  PROLOGUE_ASSIGN_OR_RETURN(PackedInt4 weight, PackedInt4::create(path_, config, parts, [&](auto... arguments) {
+                              return read_part(stored, arguments...);
+                            }));
+  stored.int4 = std::make_unique<PackedInt4>(std::move(weight));
+  const std::string& name = names_.emplace_back(str_cat(module, ".weight"));
+  if (index_.count(name) != 0) {
+    return data_loss(path_, ": there are both ", printable(name), " and ", printable(names.codes), ", which is the same weight");
+  }
+  for (const std::string& ignored : ignored_scale_names(name)) {
+    if (const auto found = index_.find(ignored); found != index_.end()) stored.scales.push_back(found->second);
+  }
+  if (const auto found = index_.find(str_cat(module, ".bias"));
+      found != index_.end() && is_type_of_scales(tensors_[found->second].type)) {
+    PROLOGUE_ASSIGN_OR_RETURN(const std::vector<float> bias, read_scales(found->second));
+    if (std::all_of(bias.begin(), bias.end(), [](float value) { return value == 0.0f; })) stored.scales.push_back(found->second);
+  }
+  index_.erase(tensors_[number].name);
+  index_.emplace(name, number);
+  TensorInfo& tensor = tensors_[number];
+  tensor.name = name;
+  tensor.type = stored.int4->type();
+  tensor.shape = {stored.int4->rows(), stored.int4->cols()};
+  tensor.size_bytes = stored.int4->size_bytes();
+  return {};
+}
+
+Status HuggingFaceDirectory::read_part(const Stored& stored, PackedInt4::Part part, int64_t begin, int64_t size,
+                                       void* out) const {
+  const Stored& of_part = stored_[stored.parts[static_cast<size_t>(part)]];
+  return files_[of_part.file].read(*of_part.tensor, begin, size, out);
+}
+
 Result<std::vector<float>> HuggingFaceDirectory::read_scales(size_t number) const {
   const TensorInfo& scale = tensors_[number];
-  if (scale.type != GgmlType::f32 && scale.type != GgmlType::f16 && scale.type != GgmlType::bf16) {
+  if (!is_type_of_scales(scale.type)) {
     return unsupported(path_, ": tensor ", printable(scale.name), " has type ", printable(scale.type_name),
                        ": scales of weights must be F32, F16 or BF16");
   }
@@ -327,6 +386,10 @@ std::vector<std::string> HuggingFaceDirectory::unused_tensors() const {
 Status HuggingFaceDirectory::read(const TensorInfo& tensor, int64_t begin, int64_t size, void* out) const {
   const Stored& stored = stored_[static_cast<size_t>(&tensor - tensors_.data())];
   const SafetensorsFile& file = files_[stored.file];
+  if (stored.int4 != nullptr) {
+    return catch_out_of_memory(
+        [&] { return stored.int4->read(begin, size, out, [&](auto... arguments) { return read_part(stored, arguments...); }); });
+  }
   if (stored.quantized == nullptr) return file.read(*stored.tensor, begin, size, out);
   return catch_out_of_memory([&] {
     return stored.quantized->read(begin, size, out, [&](int64_t first, int64_t count, void* codes) {

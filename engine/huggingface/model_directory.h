@@ -2,6 +2,7 @@
 // model.safetensors.index.json names.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -25,7 +26,8 @@ namespace prologue {
 // Types are strict: no number is a flag, no text a number. A number without a fraction (4.0) is an integer. null means that the key is absent.
 //
 // A quantised weight and its scales (quantized_tensor.h) are one tensor, of the type f8_e4m3 or i8, or, if its rows are not whole blocks, f32.
-// The scales count as used when the weight does.
+// The scales count as used when the weight does. A weight x.weight of 4 bits (packed_int4.h) is one tensor, too: i4_32, i4_64, i4_128 or f32. What
+// it is made of counts as used with it, and so does x.bias if it is all zeros, which GPTQ's files have where models have none.
 //
 // Files may be symbolic links. Names in the index must be within the directory.
 class HuggingFaceDirectory final : public Checkpoint {
@@ -59,11 +61,14 @@ class HuggingFaceDirectory final : public Checkpoint {
   Status check_unchanged() const override;
 
  private:
+  static constexpr size_t kNumInt4Parts = 5;
   struct Stored {
     size_t file;  // index of files_
     const SafetensorsTensor* tensor;
     std::unique_ptr<QuantizedTensor> quantized;  // null: as the file has it
     std::vector<size_t> scales;                  // of its scales, and of those that are not applied: indices of tensors_
+    std::unique_ptr<PackedInt4> int4;            // null: it is none
+    size_t parts[kNumInt4Parts] = {};            // of `int4`: indices of stored_
   };
 
   HuggingFaceDirectory() = default;
@@ -72,6 +77,9 @@ class HuggingFaceDirectory final : public Checkpoint {
   void add_tensors();
   Status add_scales(const QuantizationConfig& config);
   Status add_scales(size_t number, bool is_float);
+  Status add_int4(const Int4Config& config);
+  Status add_int4(const Int4Config& config, size_t number, std::string_view module);
+  Status read_part(const Stored& stored, PackedInt4::Part part, int64_t begin, int64_t size, void* out) const;
   Result<std::vector<float>> read_scales(size_t number) const;
 
   const Json* value(std::string_view key) const;  // null: absent or null
@@ -87,6 +95,7 @@ class HuggingFaceDirectory final : public Checkpoint {
   std::vector<TensorInfo> tensors_;  // file by file
   std::vector<Stored> stored_;       // of each of them
   std::unordered_map<std::string_view, size_t> index_;
+  std::deque<std::string> names_;  // of tensors that no file has under their name
   mutable std::vector<bool> used_;
 };
 

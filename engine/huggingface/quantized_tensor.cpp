@@ -14,7 +14,9 @@ namespace prologue {
 namespace {
 
 constexpr const char* kSupported =
-    "supported are fp8 (e4m3), fbgemm_fp8, and compressed-tensors of 8 bits (float-quantized, int-quantized, naive-quantized)";
+    "supported are fp8 (e4m3), fbgemm_fp8, compressed-tensors of 8 bits (float-quantized, int-quantized, naive-quantized) and of "
+    "4 "
+    "(pack-quantized), gptq and awq of 4 bits";
 constexpr int64_t kBlock = 128;
 constexpr std::string_view kWeight = ".weight";
 
@@ -24,6 +26,29 @@ Result<std::string> text_of(const Json& object, std::string_view name, const std
   if (value == nullptr || value->get_if<std::monostate>() != nullptr) return std::string();
   if (const auto* text = value->get_if<std::string>()) return *text;
   return data_loss(path, ": ", in_quotes(name), " in quantization_config is ", value->kind(), ": a string is expected");
+}
+
+// Returns a member that is an integer; `otherwise` if there is none, or null.
+Result<int64_t> integer_of(const Json& object, std::string_view name, int64_t otherwise, const std::string& path) {
+  const Json* value = object.find(name);
+  if (value == nullptr || value->get_if<std::monostate>() != nullptr) return otherwise;
+  if (const auto* integer = value->get_if<int64_t>()) return *integer;
+  return data_loss(path, ": ", in_quotes(name), " in quantization_config is ", value->kind(), ": an integer is expected");
+}
+
+// The same for a flag.
+Result<bool> flag_of(const Json& object, std::string_view name, bool otherwise, const std::string& path) {
+  const Json* value = object.find(name);
+  if (value == nullptr || value->get_if<std::monostate>() != nullptr) return otherwise;
+  if (const auto* flag = value->get_if<bool>()) return *flag;
+  return data_loss(path, ": ", in_quotes(name), " in quantization_config is ", value->kind(), ": a boolean is expected");
+}
+
+// Returns group_size: -1, one group for each row, or a number of channels.
+Result<int64_t> group_size_of(const Json& object, const std::string& path) {
+  PROLOGUE_ASSIGN_OR_RETURN(const int64_t size, integer_of(object, "group_size", -1, path));
+  if (size == -1 || size > 0) return size;
+  return data_loss(path, ": group_size in quantization_config is ", size, ": it must be -1 or at least 1");
 }
 
 bool is_absent(const Json* value) {
@@ -71,9 +96,80 @@ Status read_group(const JsonMember& group, const std::string& path, Quantization
   return {};
 }
 
+// Reads one of the config_groups of compressed-tensors with the format pack-quantized.
+Status read_packed_group(const JsonMember& group, const std::string& path, Int4Config& config) {
+  const std::string what = str_cat(path, ": config_groups.", printable(group.name), " in quantization_config");
+  const Json* weights = group.value.find("weights");
+  if (is_absent(weights)) return {};
+  PROLOGUE_ASSIGN_OR_RETURN(const std::string type, text_of(*weights, "type", path));
+  PROLOGUE_ASSIGN_OR_RETURN(const std::string strategy, text_of(*weights, "strategy", path));
+  PROLOGUE_ASSIGN_OR_RETURN(const int64_t num_bits, integer_of(*weights, "num_bits", 0, path));
+  if (num_bits != 4 || type != "int") {
+    return unsupported(what, " has weights of ", num_bits, " bits and type ", in_quotes(type),
+                       ": with the format 'pack-quantized' 4 bits and 'int' are supported");
+  }
+  if (strategy != "group" && strategy != "channel") {
+    return unsupported(what, " has weights with the strategy ", in_quotes(strategy), ": supported are 'group' and 'channel'");
+  }
+  PROLOGUE_ASSIGN_OR_RETURN(const int64_t group_size, group_size_of(*weights, path));
+  PROLOGUE_ASSIGN_OR_RETURN(const bool symmetric, flag_of(*weights, "symmetric", true, path));
+  if (strategy == "group" && group_size < 0) {
+    return data_loss(what, " has weights with the strategy 'group', but no group_size");
+  }
+  config.group_sizes.push_back(strategy == "group" ? group_size : -1);
+  config.needs_zero_points = config.needs_zero_points && !symmetric;
+  return {};
+}
+
+Result<QuantizationConfig> read_gptq(const Json& config, const std::string& path) {
+  PROLOGUE_ASSIGN_OR_RETURN(const int64_t bits, integer_of(config, "bits", 0, path));
+  if (bits != 4) {
+    return unsupported(path, ": quantization_config in config.json is gptq of ", bits, " bits: supported are 4");
+  }
+  PROLOGUE_ASSIGN_OR_RETURN(const std::string format, text_of(config, "checkpoint_format", path));
+  if (!format.empty() && format != "gptq" && format != "gptq_v2") {
+    return unsupported(path, ": quantization_config in config.json is gptq with the checkpoint_format ", in_quotes(format),
+                       ": supported are 'gptq' and 'gptq_v2'");
+  }
+  PROLOGUE_ASSIGN_OR_RETURN(const bool is_marlin, flag_of(config, "is_marlin_format", false, path));
+  if (is_marlin) return unsupported(path, ": quantization_config in config.json has is_marlin_format, which is not supported");
+  QuantizationConfig quantization;
+  quantization.int4.method = Int4Config::Method::gptq;
+  PROLOGUE_ASSIGN_OR_RETURN(const int64_t group_size, group_size_of(config, path));
+  PROLOGUE_ASSIGN_OR_RETURN(quantization.int4.needs_group_indices, flag_of(config, "desc_act", false, path));
+  quantization.int4.group_sizes = {group_size};
+  quantization.int4.zero_points_less_one = format != "gptq_v2";
+  quantization.int4.needs_zero_points = true;
+  return quantization;
+}
+
+Result<QuantizationConfig> read_awq(const Json& config, const std::string& path) {
+  PROLOGUE_ASSIGN_OR_RETURN(const int64_t bits, integer_of(config, "bits", 4, path));
+  if (bits != 4) {
+    return unsupported(path, ": quantization_config in config.json is awq of ", bits, " bits: supported are 4");
+  }
+  PROLOGUE_ASSIGN_OR_RETURN(const std::string version, text_of(config, "version", path));
+  if (!version.empty() && version != "gemm" && version != "GEMM") {
+    return unsupported(path, ": quantization_config in config.json is awq of the version ", in_quotes(version),
+                       ": supported is 'gemm'");
+  }
+  PROLOGUE_ASSIGN_OR_RETURN(const std::string backend, text_of(config, "backend", path));
+  if (!backend.empty() && backend != "autoawq") {
+    return unsupported(path, ": quantization_config in config.json is awq of the backend ", in_quotes(backend),
+                       ": supported is 'autoawq'");
+  }
+  QuantizationConfig quantization;
+  quantization.int4.method = Int4Config::Method::awq;
+  PROLOGUE_ASSIGN_OR_RETURN(const int64_t group_size, group_size_of(config, path));
+  quantization.int4.group_sizes = {group_size};
+  quantization.int4.needs_zero_points = true;
+  return quantization;
+}
+
 Result<QuantizationConfig> read_compressed_tensors(const Json& config, const std::string& path) {
   PROLOGUE_ASSIGN_OR_RETURN(const std::string format, text_of(config, "format", path));
-  if (format != "float-quantized" && format != "int-quantized" && format != "naive-quantized") {
+  const bool is_packed = format == "pack-quantized";
+  if (!is_packed && format != "float-quantized" && format != "int-quantized" && format != "naive-quantized") {
     return unsupported(path, ": quantization_config is compressed-tensors with the format ", in_quotes(format), ": ", kSupported);
   }
   for (const char* other : {"sparsity_config", "transform_config"}) {
@@ -87,7 +183,12 @@ Result<QuantizationConfig> read_compressed_tensors(const Json& config, const std
   const auto* members = groups == nullptr ? nullptr : groups->get_if<Json::Object>();
   if (members == nullptr) return data_loss(path, ": quantization_config has no config_groups that is an object");
   QuantizationConfig quantization;
-  for (const JsonMember& group : *members) PROLOGUE_RETURN_IF_ERROR(read_group(group, path, quantization));
+  quantization.int4.needs_zero_points = true;  // until a group is symmetric
+  if (is_packed) quantization.int4.method = Int4Config::Method::compressed_tensors;
+  for (const JsonMember& group : *members) {
+    PROLOGUE_RETURN_IF_ERROR(is_packed ? read_packed_group(group, path, quantization.int4)
+                                       : read_group(group, path, quantization));
+  }
   return quantization;
 }
 
@@ -100,6 +201,8 @@ Result<QuantizationConfig> read_quantization_config(const Json* config, const st
   }
   PROLOGUE_ASSIGN_OR_RETURN(const std::string method, text_of(*config, "quant_method", path));
   if (method == "compressed-tensors") return read_compressed_tensors(*config, path);
+  if (method == "gptq") return read_gptq(*config, path);
+  if (method == "awq") return read_awq(*config, path);
   if (method != "fp8" && method != "fbgemm_fp8") {
     return unsupported(path, ": quantization_config in config.json has the quant_method ", in_quotes(method), ": ", kSupported);
   }
@@ -108,7 +211,7 @@ Result<QuantizationConfig> read_quantization_config(const Json* config, const st
     return unsupported(path, ": quantization_config in config.json has the fmt ", in_quotes(fmt), ": ", kSupported);
   }
   PROLOGUE_RETURN_IF_ERROR(check_block_shape(config->find("weight_block_size"), "weight_block_size", path));
-  return QuantizationConfig{true, false};
+  return QuantizationConfig{true, false, {}};
 }
 
 std::vector<std::string> scale_names(std::string_view weight) {

@@ -9,6 +9,8 @@
 // ([ceil(n / 128), ceil(k / 128)]). Which tensors are quantised is what their types say, so lists of modules that are not converted need not
 // be read. Scales of activations (x.input_scale, x.input_zero_point, x.output_scale) and of a KV cache (x.k_scale, x.v_scale, k_scale and
 // v_scale of the attention) are recorded as belonging to the weight, and not applied: activations stay as they are.
+//
+// packed_int4.h reads weights of 4 bits.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +21,7 @@
 
 #include <prologue/engine/gguf/ggml_type.h>
 #include <prologue/engine/huggingface/json.h>
+#include <prologue/engine/huggingface/packed_int4.h>
 #include <prologue/kernels/base/status.h>
 
 namespace prologue {
@@ -26,6 +29,7 @@ namespace prologue {
 // Says what config.json says about quantisation.
 struct QuantizationConfig {
   bool has_float8 = false, has_int8 = false;  // tensors of type F8_E4M3 and I8 are quantised weights
+  Int4Config int4;
 };
 
 // `config` is the value of quantization_config; null or an empty object: nothing is quantised. unsupported: another method, number of bits or shape

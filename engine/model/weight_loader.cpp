@@ -67,6 +67,9 @@ WeightFormat weight_format(GgmlType type) {
     case GgmlType::iq4_nl: return WeightFormat::iq4_nl;
     case GgmlType::iq4_xs: return WeightFormat::iq4_xs;
     case GgmlType::mxfp4: return WeightFormat::mxfp4;
+    case GgmlType::i4_32: return WeightFormat::i4_32;
+    case GgmlType::i4_64: return WeightFormat::i4_64;
+    case GgmlType::i4_128: return WeightFormat::i4_128;
     default: return WeightFormat::dense;
   }
 }

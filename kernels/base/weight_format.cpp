@@ -45,6 +45,9 @@ constexpr Layout layout_of(WeightFormat format) {
     case WeightFormat::iq4_nl: return {{{2, 2}, {16, 4}}};
     case WeightFormat::iq4_xs: return {{{2, 2}, {2, 1}, {4, 1}, {128, 4}}};
     case WeightFormat::mxfp4: return {{{1, 1}, {16, 4}}};
+    case WeightFormat::i4_32: return {{{2, 2}, {1, 1}, {16, 4}}};
+    case WeightFormat::i4_64: return {{{2, 2}, {1, 1}, {32, 4}}};
+    case WeightFormat::i4_128: return {{{2, 2}, {1, 1}, {64, 4}}};
     case WeightFormat::dense: break;
   }
   return {};
@@ -213,6 +216,19 @@ void decode_128(WeightFormat format, const uint8_t* block, float* out) {
   }
 }
 
+bool is_int4(WeightFormat format) {
+  return format == WeightFormat::i4_32 || format == WeightFormat::i4_64 || format == WeightFormat::i4_128;
+}
+
+// Both products are exact in float32, and so is their difference.
+void decode_int4(int64_t elements, const uint8_t* block, float* out) {
+  const float scale = half_at(block), minimum = scale * static_cast<float>(block[2]);
+  for (int64_t i = 0; i < elements; ++i) {
+    const int byte = block[3 + i / 32 * 16 + i % 16];
+    out[i] = scale * static_cast<float>(i % 32 < 16 ? byte & 15 : byte >> 4) - minimum;
+  }
+}
+
 }  // namespace
 
 void unpack_block(WeightFormat format, const void* packed, int64_t cols, int64_t row, int64_t block, float* out) {
@@ -232,6 +248,7 @@ void unpack_block(WeightFormat format, const void* packed, int64_t cols, int64_t
     case WeightFormat::mxfp4: return decode_nibbles(bytes + 1, kDoubledFp4Values, half_power(bytes[0]), out);
     default: break;
   }
+  if (is_int4(format)) return decode_int4(elements, bytes, out);
   if (elements == 32) return decode_32(format, bytes, out);
   if (elements == 128) return decode_128(format, bytes, out);
   decode_parts(format, bytes, out);

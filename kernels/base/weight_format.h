@@ -1,11 +1,11 @@
 // This file describes quantised weights in block formats, as the library keeps them in memory: packed.
 //
-// A row is a sequence of blocks of 32, 128 or 256 values. The formats of 32 and 256 are those of GGUF files: a block has the fields that the
+// A row is a sequence of blocks of 32, 64, 128 or 256 values. Most formats of 32 and 256 are those of GGUF files: a block has the fields that the
 // file has, with the same bits: scale (float16), minimum (float16), the scales of its parts, codes. Packing only reorders bytes, so that
 // one instruction reads the same part of 16 rows: packed weights take the memory of the file's.
 //
-// The formats of 128 are those of Hugging Face checkpoints, where the scales are a tensor of their own: one for the tensor, for each row, or
-// for each 128 x 128 values. Here each block has its scale:
+// The other formats are those of Hugging Face checkpoints, where the scales are a tensor of their own. With codes of 8 bits: one for the tensor, for
+// each row, or for each 128 x 128 values. Here each block has its scale:
 //   f8_e4m3   scale (float32) | 128 codes, float8_e4m3fn
 //   i8        scale (float32) | 128 codes, int8
 // A value is scale * code, rounded to float32. The codes 0x7f and 0xff of f8_e4m3 are not NaN, as in float8_e4m3fn: they are 480 and -480.
@@ -15,10 +15,15 @@
 // the other readers of such files: with the codes of 0.5 a value is 2^127, with larger ones infinite, and 0 with the code of 0. (Values
 // with e = 0 or 1 may be below float32's normal numbers; they are exact, too.)
 //
+// With codes of 4 bits (GPTQ, AWQ), groups of 32, 64 or 128 values of a row have a scale and a zero point; a group is a block:
+//   i4_32, i4_64, i4_128   scale (float16) | zero point (1 byte, 0 to 255) | 32, 64 or 128 codes of 4 bits, 0 to 15
+// Each 32 codes are 16 bytes: byte i has code i (low bits) and code i + 16. A value is scale * code - scale * zero point, which float32 holds
+// exactly (0 is +0).
+//
 //   rows      16 rows are a group; the last group is filled up with rows of zero bytes
 //   packed    [groups, blocks of a row, fields of a block in the file's order, pieces of the field, 16 rows] of pieces:
 //             2 bytes for a float16 scale or minimum, 1 byte for the scales of parts (Q2_K to Q6_K; IQ4_XS, whose scales of
-//             parts are two fields) and for the scale of MXFP4, 4 bytes for all others
+//             parts are two fields), for the scale of MXFP4 and for zero points, 4 bytes for all others
 #pragma once
 
 #include <cstdint>
@@ -47,7 +52,10 @@ enum class WeightFormat : int32_t {
   q3_k,
   iq4_nl,
   iq4_xs,
-  mxfp4
+  mxfp4,
+  i4_32,
+  i4_64,
+  i4_128
 };
 
 // Returns the values of a block.
@@ -69,6 +77,9 @@ constexpr int64_t weight_block_elements(WeightFormat format) {
     case WeightFormat::iq4_xs: return 256;
     case WeightFormat::iq4_nl:
     case WeightFormat::mxfp4: return 32;
+    case WeightFormat::i4_32: return 32;
+    case WeightFormat::i4_64: return 64;
+    case WeightFormat::i4_128: return 128;
   }
   return 1;
 }
@@ -92,6 +103,9 @@ constexpr int64_t weight_block_bytes(WeightFormat format) {
     case WeightFormat::iq4_nl: return 2 + 16;
     case WeightFormat::iq4_xs: return 2 + 2 + 4 + 128;
     case WeightFormat::mxfp4: return 1 + 16;
+    case WeightFormat::i4_32: return 2 + 1 + 16;
+    case WeightFormat::i4_64: return 2 + 1 + 32;
+    case WeightFormat::i4_128: return 2 + 1 + 64;
   }
   return 0;
 }
@@ -116,6 +130,9 @@ constexpr const char* weight_format_name(WeightFormat format) {
     case WeightFormat::iq4_nl: return "iq4_nl";
     case WeightFormat::iq4_xs: return "iq4_xs";
     case WeightFormat::mxfp4: return "mxfp4";
+    case WeightFormat::i4_32: return "i4_32";
+    case WeightFormat::i4_64: return "i4_64";
+    case WeightFormat::i4_128: return "i4_128";
   }
   return "unknown";
 }

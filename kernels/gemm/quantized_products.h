@@ -230,6 +230,34 @@ struct I8 {
   }
 };
 
+// A block is: scale | zero point | BLOCK x 4 bits. Each 32 of x have a scale.
+template <int64_t BLOCK>
+struct Int4 {
+  static constexpr int64_t kBlock = BLOCK, kXBlock = 32, kBytes = 2 + 1 + BLOCK / 2;
+
+  template <int ROWS>
+  static void add_block(const uint8_t* block, const RowsAt& x, Floats (&y)[ROWS]) {
+    const Floats scale = load_halves(block);
+    const Ints zero = widened(load_row_bytes(block + 2 * kRows));
+    const uint8_t* nibbles = block + 3 * kRows;
+    for (int part = 0; part < BLOCK / 32; ++part) {
+      Ints dots[ROWS];
+      for (int r = 0; r < ROWS; ++r) dots[r] = multiply(zero, broadcast(-x.sum(r, part)));
+      for (int c = 0; c < 4; ++c) {
+        const Bytes both = load_bytes(nibbles + 256 * part + 64 * c);
+        const Bytes low = low_nibbles(both), high = high_nibbles(both);
+        for (int r = 0; r < ROWS; ++r) {
+          dots[r] = add_dot(dots[r], low, x.code(r) + 32 * part + 4 * c);
+          dots[r] = add_dot(dots[r], high, x.code(r) + 32 * part + 16 + 4 * c);
+        }
+      }
+      for (int r = 0; r < ROWS; ++r) {
+        y[r] = add(y[r], multiply(to_floats(dots[r]), multiply(scale, broadcast(x.scale(r, part)))));
+      }
+    }
+  }
+};
+
 // A block is: scale | 128 x float8_e4m3fn. x is not quantised. The products of even k are one sum, those of odd k another one.
 struct F8 {
   static constexpr int64_t kBlock = 128, kXBlock = 1, kBytes = 132;
@@ -482,6 +510,9 @@ constexpr QuantizedKernels make_kernels(const char* instructions) {
   set_products<Iq4Nl>(kernels.products[12]);
   set_products<Iq4Xs>(kernels.products[13]);
   set_products<Mxfp4>(kernels.products[14]);
+  set_products<Int4<32>>(kernels.products[15]);
+  set_products<Int4<64>>(kernels.products[16]);
+  set_products<Int4<128>>(kernels.products[17]);
   return kernels;
 }
 

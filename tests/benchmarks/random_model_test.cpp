@@ -180,16 +180,49 @@ TEST_F(RandomModel, EveryFormatGenerates) {
   wide.ffn_size = 512;
   wide.num_q_heads = 16;
   for (const std::string& format : model_formats()) {
-    const std::string want = format == "bfloat16"                    ? "float32"
-                             : format == "q4_k_m"                    ? "q4_k and q6_k"
-                             : format == "f8_e4m3" || format == "i8" ? format + " and float32"  // the embedding
-                                                                     : format;
+    const std::string want = format == "bfloat16"                           ? "float32"
+                             : format == "q4_k_m"                           ? "q4_k and q6_k"
+                             : format == "f8_e4m3" || format.front() == 'i' ? format + " and float32"  // the embedding
+                                                                            : format;
     EXPECT_EQ(generate(wide, format), want);
   }
   const auto tiny =
       std::find_if(model_shapes().begin(), model_shapes().end(), [](const ModelShape& shape) { return shape.name == "tiny"; });
   ASSERT_NE(tiny, model_shapes().end());
   EXPECT_EQ(generate(*tiny, "q4_k_m"), "q8_0 and q5_0");
+}
+
+// The values are those of the checkpoint: (code - zero point) * scale.
+TEST_F(RandomModel, MatricesOf4BitsHaveTheDeviationOfBFloat16) {
+  ModelShape shape = small();
+  shape.hidden_size = 256;
+  shape.ffn_size = 1504;  // the last group of 64 or 128 has fewer channels
+  for (const std::string format : {"i4_32", "i4_64", "i4_128"}) {
+    SCOPED_TRACE(format);
+    remove();
+    write(shape, 1, 2, format);
+    const auto directory = Checkpoint::open(path_);
+    ASSERT_TRUE(directory.ok()) << directory.status().message();
+    for (const auto& [name, rows, columns] :
+         {std::tuple("model.layers.1.mlp.gate_proj.weight", 1504, 256), {"model.layers.0.mlp.down_proj.weight", 256, 1504}}) {
+      const TensorInfo* const tensor = (*directory)->tensor(name);
+      ASSERT_NE(tensor, nullptr);
+      EXPECT_EQ(tensor->type, columns == 1504 || format == "i4_32" ? GgmlType::i4_32
+                              : format == "i4_64"                  ? GgmlType::i4_64
+                                                                   : GgmlType::i4_128);
+      std::vector<std::byte> bytes(static_cast<size_t>(tensor->size_bytes));
+      std::vector<float> values(static_cast<size_t>(1504 * 256));
+      ASSERT_TRUE((*directory)->read(*tensor, 0, tensor->size_bytes, bytes.data()).ok());
+      ASSERT_TRUE(dequantize_rows(tensor->type, bytes.data(), rows, columns, DType::f32, values.data(), 1).ok());
+      double sum = 0.0, squares = 0.0;
+      for (const float each : values) {
+        const double value = static_cast<double>(each) * std::sqrt(static_cast<double>(columns));
+        sum += value, squares += value * value;
+      }
+      EXPECT_NEAR(sum / (1504.0 * 256.0), 0.0, 0.01);
+      EXPECT_NEAR(squares / (1504.0 * 256.0), 1.0, 0.05);
+    }
+  }
 }
 
 // The values are those of the checkpoint: code * scale.
@@ -268,10 +301,14 @@ TEST_F(RandomModel, WhatCannotBeWrittenIsAnError) {
   EXPECT_EQ(write_random_model(shape, 1, "/dev/full", 2).message(),
             "/dev/full: this file cannot be written: No space left on device");
   EXPECT_EQ(write_random_model(shape, 1, path_, 1, "q1_0").message(),
-            "the format of the weights is q1_0: it must be bfloat16, a block format of GGUF, q4_k_m, f8_e4m3 or i8");
+            "the format of the weights is q1_0: it must be bfloat16, a block format of GGUF, q4_k_m, f8_e4m3, i8, i4_32, i4_64 "
+            "or i4_128");
   EXPECT_EQ(
       write_random_model(shape, 1, "/dev/null/model", 1, "i8").message().find("/dev/null/model: this directory cannot be made: "),
       0u);
+  shape.hidden_size = 68;
+  EXPECT_EQ(write_random_model(shape, 1, path_, 1, "i4_32").message(),
+            "a matrix has 68 rows or columns: i4_32 needs multiples of 8");
   shape.hidden_size = 80;
   EXPECT_EQ(write_random_model(shape, 1, path_, 1, "q4_k").message(),
             "token_embd.weight has rows of 80 weights: blocks of q5_0 have 32");

@@ -347,8 +347,10 @@ class QuantizedRefusals : public testing::Test {
 
 TEST_F(QuantizedRefusals, OtherMethodsAreNamed) {
   const std::string supported =
-      "supported are fp8 (e4m3), fbgemm_fp8, and compressed-tensors of 8 bits (float-quantized, int-quantized, naive-quantized)";
-  for (const std::string method : {"gptq", "awq", "bitsandbytes", "mxfp4", "quark", ""}) {
+      "supported are fp8 (e4m3), fbgemm_fp8, compressed-tensors of 8 bits (float-quantized, int-quantized, naive-quantized) and "
+      "of 4 "
+      "(pack-quantized), gptq and awq of 4 bits";
+  for (const std::string method : {"bitsandbytes", "mxfp4", "quark", ""}) {
     EXPECT_EQ(refused_config(R"({"bits": 4, "quant_method": ")" + method + "\"}"),
               "quantization_config in config.json has the quant_method '" + method + "': " + supported);
   }
@@ -358,8 +360,8 @@ TEST_F(QuantizedRefusals, OtherMethodsAreNamed) {
             "quantization_config in config.json has the fmt 'e5m2': " + supported);
   EXPECT_EQ(refused_config(R"({"quant_method": "fp8", "weight_block_size": [1, 128]})"),
             "weight_block_size in quantization_config is not [128, 128]: no other blocks are supported");
-  EXPECT_EQ(refused_config(compressed("pack-quantized", "int", "group")),
-            "quantization_config is compressed-tensors with the format 'pack-quantized': " + supported);
+  EXPECT_EQ(refused_config(compressed("marlin-24", "int", "group")),
+            "quantization_config is compressed-tensors with the format 'marlin-24': " + supported);
   EXPECT_EQ(refused_config(compressed("int-quantized", "int", "group")),
             "config_groups.group_0 in quantization_config has weights with the strategy 'group': supported are 'tensor', "
             "'channel' and 'block'");

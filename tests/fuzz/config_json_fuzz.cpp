@@ -21,6 +21,10 @@ const std::vector<std::string> kSamples = {
     R"(c{"quantization_config":{"quant_method":"compressed-tensors","format":"naive-quantized","sparsity_config":{},"config_groups":
 {"group_0":{"weights":{"num_bits":8,"type":"int","strategy":"channel","symmetric":true,"block_structure":[128,128]}},"g":{"weights":
 {"num_bits":8,"type":"float","strategy":"tensor"}}}}})",
+    R"(c{"quantization_config":{"quant_method":"gptq","bits":4,"group_size":32,"desc_act":true,"checkpoint_format":"gptq_v2"}})",
+    R"(c{"quantization_config":{"quant_method":"awq","bits":4,"group_size":32,"version":"gemm","zero_point":true,"backend":"autoawq"}})",
+    R"(c{"quantization_config":{"quant_method":"compressed-tensors","format":"pack-quantized","config_groups":{"g":{"weights":
+{"num_bits":4,"type":"int","strategy":"group","group_size":32,"symmetric":true}}}}})",
     R"(i{"metadata":{"total_size":8},"weight_map":{"a":"1.safetensors","b":"2.safetensors"}})",
     R"(i{"weight_map":{"b":"2.safetensors","a":"1.safetensors","c":"../x","d":"3"}})"};
 
@@ -58,6 +62,15 @@ struct Directories {
     quantized.add("f.input_scale", "F32", {}, std::vector<float>{1.0f});
     quantized.add("i.weight", "I8", {2, 5}, std::vector<uint8_t>(10, 0x7f));
     quantized.add("i.weight_scale", "BF16", {}, std::vector<uint16_t>{0x3f80});
+    // One of 4 bits in the form of gptq, awq (which is [8, 64] here) and compressed-tensors.
+    quantized.add("q.qweight", "I32", {8, 8}, std::vector<uint32_t>(64, 0x89abcdef));
+    quantized.add("q.qzeros", "I32", {2, 1}, std::vector<uint32_t>(2, 0x77777777));
+    quantized.add("q.scales", "F16", {2, 8}, std::vector<uint16_t>(16, 0x2000));
+    quantized.add("q.g_idx", "I32", {64}, std::vector<uint32_t>(64, 1));
+    quantized.add("p.weight_packed", "I32", {3, 4}, std::vector<uint32_t>(12, 0x89abcdef));
+    quantized.add("p.weight_scale", "BF16", {3, 1}, std::vector<uint16_t>(3, 0x3c00));
+    quantized.add("p.weight_zero_point", "I32", {1, 1}, std::vector<uint32_t>{0x888});
+    quantized.add("p.weight_shape", "I64", {2}, std::vector<int64_t>{3, 32});
     b.add("b", "F16", {2}, std::vector<uint16_t>{1, 2});
     config.write("model.safetensors", quantized.bytes());
     index.write("config.json", std::string("{\"model_type\":\"llama\"}"));

@@ -32,17 +32,14 @@ void choose_packed_weights(Choices& choices, MemoryMap& map, GemmParams& p) {
   int64_t rows = 0;
   for (int32_t s = 0; s < std::clamp(p.packed.num_segments, 0, kMaxWeightSegments); ++s) {
     PackedRows& segment = p.packed.segments[s];
-    segment.format = static_cast<WeightFormat>(choices.hostile() ? choices.integer(-1, static_cast<int>(kLastWeightFormat) + 2)
-                                                                 : choices.integer(1, elements == 32 ? 5 : 8));
-    if (!choices.hostile() && choices.chance(3)) {
-      constexpr WeightFormat k32[] = {WeightFormat::iq4_nl, WeightFormat::mxfp4};
-      constexpr WeightFormat k256[] = {WeightFormat::q2_k, WeightFormat::q3_k, WeightFormat::iq4_xs};
-      segment.format = elements == 32 ? k32[choices.integer(0, 1)] : k256[choices.integer(0, 2)];
+    std::vector<WeightFormat> formats;  // with whole blocks
+    for (auto number = 1; number <= static_cast<int>(kLastWeightFormat); ++number) {
+      const auto format = static_cast<WeightFormat>(number);
+      if (elements % weight_block_elements(format) == 0) formats.push_back(format);
     }
-    if (!choices.hostile() && elements >= 128 && choices.chance(2)) {
-      segment.format = choices.chance(2) ? WeightFormat::f8_e4m3 : WeightFormat::i8;
-    }
-    if (elements == 128 && weight_block_elements(segment.format) == 256) segment.format = WeightFormat::f8_e4m3;
+    segment.format = choices.hostile()
+                         ? static_cast<WeightFormat>(choices.integer(-1, static_cast<int>(kLastWeightFormat) + 2))
+                         : formats[static_cast<size_t>(choices.integer(0, static_cast<int64_t>(formats.size()) - 1))];
     segment.rows = choices.size(0, 40);
     rows = plus(rows, segment.rows);
     const int64_t groups = segment.rows <= 0 ? 0 : (segment.rows - 1) / kPackedGroupRows + 1;

@@ -238,7 +238,8 @@ TEST_P(QuantizedGemmTest, SegmentsOfSeveralFormats) {
              {{WeightFormat::q4_1, 17}, {WeightFormat::q4_1, 0}, {WeightFormat::q4_1, 18}},
              {{WeightFormat::f8_e4m3, 17}, {WeightFormat::i8, 16}, {WeightFormat::q5_k, 3}, {WeightFormat::f8_e4m3, 5}},
              {{WeightFormat::q2_k, 17}, {WeightFormat::mxfp4, 16}, {WeightFormat::q3_k, 3}, {WeightFormat::iq4_nl, 5}},
-             {{WeightFormat::iq4_xs, 9}, {WeightFormat::q6_k, 16}, {WeightFormat::mxfp4, 2}}}) {
+             {{WeightFormat::iq4_xs, 9}, {WeightFormat::q6_k, 16}, {WeightFormat::mxfp4, 2}},
+             {{WeightFormat::i4_128, 17}, {WeightFormat::q6_k, 3}, {WeightFormat::i4_32, 16}, {WeightFormat::i4_64, 7}}}) {
       const auto problem = make_problem<float>(m, 512, segments, true, seed++);
       expect_close(run<float, float>(backend(), *context_, problem), reference(problem), problem.n(), "y", steps_for(512));
     }
@@ -444,6 +445,33 @@ TEST_P(QuantizedGemmTest, EveryScaleOfAPart) {
   }
 }
 
+// Every code with every zero point, alone, at each position of a block.
+TEST_P(QuantizedGemmTest, EveryCodeAndZeroPointOfFourBitsIsItsValue) {
+  for (const WeightFormat format : {WeightFormat::i4_32, WeightFormat::i4_64, WeightFormat::i4_128}) {
+    const int64_t block = weight_block_elements(format), bytes = weight_block_bytes(format), rows = 16 * 17;
+    Problem<float> problem = make_problem<float>(block, block, {{format, rows}}, false, 33);
+    for (int64_t row = 0; row < rows; ++row) {
+      uint8_t* const of_row = &problem.segments[0].blocks[static_cast<size_t>(row * bytes)];
+      set_scale(format, of_row, 0.25f);
+      of_row[2] = static_cast<uint8_t>(row / 16);
+      // Code (row + channel) % 16, so that the neighbours of a code are others.
+      for (int64_t i = 0; i < block / 2; ++i) {
+        const int64_t channel = i / 16 * 32 + i % 16;
+        of_row[3 + i] = static_cast<uint8_t>((row + channel) % 16 | (row + channel + 16) % 16 << 4);
+      }
+    }
+    for (float& value : problem.x) value = 0.0f;
+    for (int64_t m = 0; m < block; ++m) problem.x[static_cast<size_t>(m * problem.x_stride + m)] = 127.0f;
+    const auto got = run<float, float>(backend(), *context_, problem);
+    for (int64_t m = 0; m < block; ++m) {
+      for (int64_t row = 0; row < rows; ++row) {
+        ASSERT_EQ(got[static_cast<size_t>(m * rows + row)], 127.0f * 0.25f * static_cast<float>((row + m) % 16 - row / 16))
+            << weight_format_name(format) << ", row " << row << ", channel " << m;
+      }
+    }
+  }
+}
+
 // ---- Packed weights made dense, on CUDA ----
 
 TEST(UnpackRows, PiecesAreEvenAndOfWholeTiles) {
@@ -474,6 +502,7 @@ void expect_dense_rows() {
   for (const WeightFormat format : kWeightFormats) {
     const int64_t block = weight_block_elements(format);
     for (const int64_t k : block == 32    ? std::vector<int64_t>{32, 96, 160, 576, 1152}
+                           : block == 64  ? std::vector<int64_t>{64, 192, 576, 1152}
                            : block == 128 ? std::vector<int64_t>{128, 384, 1152}
                                           : std::vector<int64_t>{256, 768, 1280}) {
       const Segment segment = {format, kRows, random_blocks(format, kRows, k, ++seed)};
@@ -492,7 +521,7 @@ void expect_dense_rows() {
         for (int64_t i = 0; i < count * k; ++i) {
           const auto value = oracle::weight_value(format, segment.blocks.data() + (first + i / k) * row_bytes, i % k);
           const float product = static_cast<float>(value.scale) * static_cast<float>(value.code);
-          const T want = from_float<T>(minimum_at(format) < 0 ? product : product - static_cast<float>(value.minimum));
+          const T want = from_float<T>(product - static_cast<float>(value.minimum));  // -0 stays -0 where there is none
           ASSERT_EQ(std::memcmp(&got[static_cast<size_t>(i)], &want, sizeof(T)), 0) << "row " << i / k << ", channel " << i % k;
         }
       }
@@ -545,6 +574,8 @@ TEST_P(QuantizedGemmRefusals, RefusesWhatBreaksTheContract) {
        "k is 64: q4_k needs a multiple of 256"},
       {"k of 128", [](auto& p) { p.packed.segments[1].format = WeightFormat::i8; }, StatusCode::invalid_argument,
        "k is 64: i8 needs a multiple of 128"},
+      {"k of groups", [](auto& p) { p.packed.segments[1].format = WeightFormat::i4_128; }, StatusCode::invalid_argument,
+       "k is 64: i4_128 needs a multiple of 128"},
       {"large k", [](auto& p) { p.x_stride = p.k = (int64_t{1} << 20) + 32; }, StatusCode::unsupported,
        "k is 1048608: with packed weights it must be at most 1048576"},
       {"rows", [](auto& p) { p.packed.segments[0].rows = -1; }, StatusCode::invalid_argument,

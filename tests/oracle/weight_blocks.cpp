@@ -54,6 +54,14 @@ WeightValue value_of_32(WeightFormat format, const uint8_t* block, int i) {
   return of_code(half_value(block), nibble(8) + 16 * bit(4), -half_value(block + 2));
 }
 
+// Groups of 4-bit codes with a zero point; 32 values have 16 bytes.
+WeightValue value_of_group(int64_t elements, const uint8_t* block, int64_t i) {
+  const int64_t run = i % elements / 32, at = i % 32;
+  const int two = block[3 + 16 * run + at % 16];
+  const double scale = half_value(block);
+  return of_code(scale, at >= 16 ? two / 16 : two % 16, scale * block[2]);
+}
+
 // Twelve bytes hold sixteen numbers of six bits: 0..3 and 8..11 in the low bits of bytes 0..7; 4..7 and 12..15 in the nibbles of bytes
 // 8..11 and the two upper bits of bytes 0..3 and 4..7.
 int six_bits(const uint8_t* packed, int i) {
@@ -102,6 +110,9 @@ WeightValue value_of_256(WeightFormat format, const uint8_t* block, int i) {
 WeightValue weight_value(WeightFormat format, const uint8_t* row, int64_t i) {
   const int64_t elements = weight_block_elements(format);
   const uint8_t* block = row + i / elements * weight_block_bytes(format);
+  if (format == WeightFormat::i4_32 || format == WeightFormat::i4_64 || format == WeightFormat::i4_128) {
+    return value_of_group(elements, block, i);
+  }
   if (elements == 128) {
     const uint8_t code = block[4 + i % 128];
     if (format == WeightFormat::f8_e4m3) return {float_value(block), e4m3_value(code), 0.0};

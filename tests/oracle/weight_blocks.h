@@ -1,4 +1,5 @@
-// This file has values of quantised blocks, one at a time, in float64: from the descriptions of GGUF's formats and of float8_e4m3fn.
+// This file has values of quantised blocks, one at a time, in float64: from the descriptions of GGUF's formats, of float8_e4m3fn and of
+// groups of 4-bit codes with a zero point.
 #pragma once
 
 #include <cstdint>

@@ -12,9 +12,10 @@
 namespace prologue::test {
 
 inline constexpr WeightFormat kWeightFormats[] = {
-    WeightFormat::q8_0, WeightFormat::q4_0, WeightFormat::q4_1,   WeightFormat::q5_0,    WeightFormat::q5_1,
-    WeightFormat::q4_k, WeightFormat::q5_k, WeightFormat::q6_k,   WeightFormat::f8_e4m3, WeightFormat::i8,
-    WeightFormat::q2_k, WeightFormat::q3_k, WeightFormat::iq4_nl, WeightFormat::iq4_xs,  WeightFormat::mxfp4};
+    WeightFormat::q8_0,  WeightFormat::q4_0,  WeightFormat::q4_1,   WeightFormat::q5_0,    WeightFormat::q5_1,
+    WeightFormat::q4_k,  WeightFormat::q5_k,  WeightFormat::q6_k,   WeightFormat::f8_e4m3, WeightFormat::i8,
+    WeightFormat::q2_k,  WeightFormat::q3_k,  WeightFormat::iq4_nl, WeightFormat::iq4_xs,  WeightFormat::mxfp4,
+    WeightFormat::i4_32, WeightFormat::i4_64, WeightFormat::i4_128};
 
 inline void set_half(uint8_t* bytes, float value) {
   const Float16 half = to_float16(value);
@@ -36,6 +37,11 @@ inline int64_t minimum_at(WeightFormat format) {
                  format == WeightFormat::q5_k
              ? 2
              : -1;
+}
+
+// Whether a block has a scale (float16), a zero point (a byte), and codes of 4 bits.
+inline bool has_zero_point(WeightFormat format) {
+  return format == WeightFormat::i4_32 || format == WeightFormat::i4_64 || format == WeightFormat::i4_128;
 }
 
 inline bool has_float_scale(WeightFormat format) { return format == WeightFormat::f8_e4m3 || format == WeightFormat::i8; }
@@ -62,6 +68,7 @@ inline std::vector<uint8_t> random_blocks(WeightFormat format, int64_t rows, int
     uint8_t* const block = blocks.data() + at;
     set_scale(format, block, static_cast<float>(0.01 * random.normal()));
     if (minimum_at(format) >= 0) set_half(block + minimum_at(format), static_cast<float>(0.05 * random.normal()));
+    if (has_zero_point(format)) block[2] = static_cast<uint8_t>(random.integer(0, 16));
   }
   return blocks;
 }
@@ -82,6 +89,7 @@ inline std::vector<uint8_t> whole_blocks(WeightFormat format, int64_t rows, int6
     if (format == WeightFormat::i8) {
       for (int64_t i = 4; i < bytes; ++i) block[i] = static_cast<uint8_t>(random.integer(-4, 4));
     }
+    if (has_zero_point(format)) block[2] = static_cast<uint8_t>(random.integer(5, 11));
     if (format == WeightFormat::f8_e4m3) {
       constexpr uint8_t kZeroToFour[] = {0x00, 0x38, 0x40, 0x44, 0x48};
       for (int64_t i = 4; i < bytes; ++i) {

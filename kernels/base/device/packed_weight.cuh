@@ -605,6 +605,46 @@ struct PackedMxfp4 {
   __device__ static float half_power(uint32_t e) { return __uint_as_float(e < 2 ? 0x200000u << e : (e - 1) << 23); }
 };
 
+// Blocks of kGroup channels: scale (float16) | zero point | codes of 4 bits. A unit is 32 channels, whose codes are as those of PackedNibbles.
+// The zero point is a minimum of -scale * zero point, which float32 holds exactly.
+template <int kGroup>
+struct PackedInt4 {
+  static constexpr int kSlices = 1, kBlockUnits = kGroup / 32, kWords = 4;
+  static constexpr bool kHasMinimum = true, kTwoScales = false, kShares = false, kFloatCodes = false;
+  static constexpr int kOffset = 0;
+  static constexpr int kZeroAt = 32, kCodesAt = kZeroAt + 16, kGroupBytes = kCodesAt + kGroup * 8;
+
+  // words: 2 of codes | scale | zero points
+  template <ChannelOrder kOrder>
+  __device__ static void load(uint32_t (&words)[kWords], const char* group, int unit, int lane) {
+    const char* const block = group + unit / kBlockUnits * int64_t{kGroupBytes};
+    const int rows = lane / 4;
+    uint32_t codes[2];
+    load_codes<kOrder>(codes, block + kCodesAt + unit % kBlockUnits * 256, lane);
+    words[0] = codes[0], words[1] = codes[1];
+    words[2] = load_halves(block + rows * 4);
+    words[3] = load_two_bytes(block + kZeroAt + rows * 2);
+  }
+
+  template <uint32_t kBase, ChannelOrder kOrder>
+  __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int, int, int) {
+    PackedCodes codes;
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+      codes.low[pair] = and_or(words[0] >> (pair % 2 * 8 + pair / 2 * 4), 0x000f000fu, kBase);
+      codes.high[pair] = and_or(words[1] >> (pair % 2 * 8 + pair / 2 * 4), 0x000f000fu, kBase);
+    }
+    return codes;
+  }
+
+  __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
+    PackedScales s;
+    s.low = low_half(words[2]), s.high = high_half(words[2]);
+    s.other_low = -s.low * byte_as_float<0>(words[3]), s.other_high = -s.high * byte_as_float<1>(words[3]);
+    return s;
+  }
+};
+
 // Calls visit(FORMAT()) with the struct of a packed format. The branch is uniform over a warp. (A call of a function that is not inlined would
 // put a caller's sums into memory.)
 template <class Visit>
@@ -625,6 +665,9 @@ __device__ __forceinline__ void with_packed_format(WeightFormat format, const Vi
     case WeightFormat::iq4_nl: return visit(PackedIq4_Nl());
     case WeightFormat::iq4_xs: return visit(PackedIq4_Xs());
     case WeightFormat::mxfp4: return visit(PackedMxfp4());
+    case WeightFormat::i4_32: return visit(PackedInt4<32>());
+    case WeightFormat::i4_64: return visit(PackedInt4<64>());
+    case WeightFormat::i4_128: return visit(PackedInt4<128>());
     case WeightFormat::dense: return;
   }
 }

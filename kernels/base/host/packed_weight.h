@@ -7,7 +7,7 @@
 
 namespace prologue {
 
-inline constexpr WeightFormat kLastWeightFormat = WeightFormat::mxfp4;
+inline constexpr WeightFormat kLastWeightFormat = WeightFormat::i4_128;
 
 // CUDA reads the pieces of two rows at once.
 inline constexpr int64_t kPackedDataAlignment = 16;

@@ -75,7 +75,7 @@ std::optional<Divided> divide(const ProjectionParams& p, const UnpackingOutputIn
   a.log_tiles = division.log_tiles;
   a.log_k_blocks = division.log_k_blocks;
   // A warpgroup has half of a large block of a stage, or two slices, at least.
-  const int32_t whole = a.packed.log_unit > 0 ? 1 << a.packed.log_unit : 4, of_warpgroup = a.packed.log_unit > 0 ? whole / 2 : 2;
+  const int32_t whole = std::max(4, 1 << a.packed.log_unit), of_warpgroup = whole / 2;
   a.stage_slices = std::max(whole, of_warpgroup << log_splits_of(a));
   for (int32_t s = 0; s < p.packed.num_segments; ++s) {
     const WeightFormat format = p.packed.segments[s].format;
