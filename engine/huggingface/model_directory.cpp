@@ -176,6 +176,7 @@ Result<std::unique_ptr<HuggingFaceDirectory>> HuggingFaceDirectory::open(const s
                               read_quantization_config(opened->value("quantization_config"), opened->path_));
     PROLOGUE_RETURN_IF_ERROR(opened->add_scales(config));
     PROLOGUE_RETURN_IF_ERROR(opened->add_int4(config.int4));
+    if (config.has_mxfp4) PROLOGUE_RETURN_IF_ERROR(opened->add_mxfp4());
     return opened;
   });
 }
@@ -255,7 +256,7 @@ void HuggingFaceDirectory::add_tensors() {
                                                      : kUnreadableType;
       index_.emplace(tensor.name, tensors_.size());
       tensors_.push_back({tensor.name, type, tensor.dtype, tensor.shape, tensor.size_bytes});
-      stored_.push_back({i, &tensor, nullptr, {}, nullptr, {}});
+      stored_.push_back({i, &tensor, nullptr, {}, nullptr, nullptr, {}});
     }
   }
   used_.assign(tensors_.size(), false);
@@ -322,9 +323,11 @@ Status HuggingFaceDirectory::add_int4(const Int4Config& config, size_t number, s
   const Int4Tensors parts = {find(names.codes, Part::codes), find(names.scales, Part::scales),
                              find(names.zero_points, Part::zero_points), find(names.group_indices, Part::group_indices),
                              find(names.shape, Part::shape)};
-  PROLOGUE_ASSIGN_OR_RETURN(PackedInt4 weight, PackedInt4::create(path_, config, parts, [&](auto... arguments) {
-                              return read_part(stored, arguments...);
-                            }));
+  PROLOGUE_ASSIGN_OR_RETURN(
+      PackedInt4 weight,
+      PackedInt4::create(path_, config, parts, [&](PackedInt4::Part part, int64_t begin, int64_t size, void* out) {
+        return read_part(stored, static_cast<size_t>(part), begin, size, out);
+      }));
   stored.int4 = std::make_unique<PackedInt4>(std::move(weight));
   const std::string& name = names_.emplace_back(str_cat(module, ".weight"));
   if (index_.count(name) != 0) {
@@ -338,19 +341,47 @@ Status HuggingFaceDirectory::add_int4(const Int4Config& config, size_t number, s
     PROLOGUE_ASSIGN_OR_RETURN(const std::vector<float> bias, read_scales(found->second));
     if (std::all_of(bias.begin(), bias.end(), [](float value) { return value == 0.0f; })) stored.scales.push_back(found->second);
   }
-  index_.erase(tensors_[number].name);
-  index_.emplace(name, number);
-  TensorInfo& tensor = tensors_[number];
-  tensor.name = name;
-  tensor.type = stored.int4->type();
-  tensor.shape = {stored.int4->rows(), stored.int4->cols()};
-  tensor.size_bytes = stored.int4->size_bytes();
+  present(number, {name,
+                   stored.int4->type(),
+                   tensors_[number].type_name,
+                   {stored.int4->rows(), stored.int4->cols()},
+                   stored.int4->size_bytes()});
   return {};
 }
 
-Status HuggingFaceDirectory::read_part(const Stored& stored, PackedInt4::Part part, int64_t begin, int64_t size,
-                                       void* out) const {
-  const Stored& of_part = stored_[stored.parts[static_cast<size_t>(part)]];
+Status HuggingFaceDirectory::add_mxfp4() {
+  constexpr std::string_view kBlocks = "_blocks";
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const TensorInfo& blocks = tensors_[i];
+    if (!blocks.name.ends_with(kBlocks)) continue;
+    const std::string& name = names_.emplace_back(blocks.name.substr(0, blocks.name.size() - kBlocks.size()));
+    const auto scales = index_.find(str_cat(name, "_scales"));
+    if (scales == index_.end()) {
+      return data_loss(path_, ": tensor ", printable(blocks.name), " has no scales: ", printable(name), "_scales is missing");
+    }
+    if (index_.count(name) != 0) {
+      return data_loss(path_, ": there are both ", printable(name), " and ", printable(blocks.name),
+                       ", which is the same weight");
+    }
+    Stored& stored = stored_[i];
+    PROLOGUE_ASSIGN_OR_RETURN(PackedMxfp4 weight, PackedMxfp4::create(path_, blocks, tensors_[scales->second]));
+    stored.mxfp4 = std::make_unique<PackedMxfp4>(std::move(weight));
+    stored.parts[static_cast<size_t>(PackedMxfp4::Part::blocks)] = i;
+    stored.parts[static_cast<size_t>(PackedMxfp4::Part::scales)] = scales->second;
+    stored.scales.push_back(scales->second);
+    present(i, {name, GgmlType::mxfp4, blocks.type_name, stored.mxfp4->shape(), stored.mxfp4->size_bytes()});
+  }
+  return {};
+}
+
+void HuggingFaceDirectory::present(size_t number, TensorInfo as) {
+  index_.erase(tensors_[number].name);
+  index_.emplace(as.name, number);
+  tensors_[number] = std::move(as);
+}
+
+Status HuggingFaceDirectory::read_part(const Stored& stored, size_t part, int64_t begin, int64_t size, void* out) const {
+  const Stored& of_part = stored_[stored.parts[part]];
   return files_[of_part.file].read(*of_part.tensor, begin, size, out);
 }
 
@@ -386,10 +417,15 @@ std::vector<std::string> HuggingFaceDirectory::unused_tensors() const {
 Status HuggingFaceDirectory::read(const TensorInfo& tensor, int64_t begin, int64_t size, void* out) const {
   const Stored& stored = stored_[static_cast<size_t>(&tensor - tensors_.data())];
   const SafetensorsFile& file = files_[stored.file];
-  if (stored.int4 != nullptr) {
-    return catch_out_of_memory(
-        [&] { return stored.int4->read(begin, size, out, [&](auto... arguments) { return read_part(stored, arguments...); }); });
-  }
+  const auto read_packed = [&](const auto& weight) {
+    return catch_out_of_memory([&] {
+      return weight.read(begin, size, out, [&](auto part, int64_t first, int64_t count, void* bytes) {
+        return read_part(stored, static_cast<size_t>(part), first, count, bytes);
+      });
+    });
+  };
+  if (stored.int4 != nullptr) return read_packed(*stored.int4);
+  if (stored.mxfp4 != nullptr) return read_packed(*stored.mxfp4);
   if (stored.quantized == nullptr) return file.read(*stored.tensor, begin, size, out);
   return catch_out_of_memory([&] {
     return stored.quantized->read(begin, size, out, [&](int64_t first, int64_t count, void* codes) {

@@ -12,6 +12,7 @@
 
 #include <prologue/engine/checkpoint/checkpoint.h>
 #include <prologue/engine/huggingface/json.h>
+#include <prologue/engine/huggingface/packed_mxfp4.h>
 #include <prologue/engine/huggingface/quantized_tensor.h>
 #include <prologue/engine/huggingface/safetensors.h>
 
@@ -68,7 +69,8 @@ class HuggingFaceDirectory final : public Checkpoint {
     std::unique_ptr<QuantizedTensor> quantized;  // null: as the file has it
     std::vector<size_t> scales;                  // of its scales, and of those that are not applied: indices of tensors_
     std::unique_ptr<PackedInt4> int4;            // null: it is none
-    size_t parts[kNumInt4Parts] = {};            // of `int4`: indices of stored_
+    std::unique_ptr<PackedMxfp4> mxfp4;          // null: it is none
+    size_t parts[kNumInt4Parts] = {};            // of `int4` or `mxfp4`: indices of stored_
   };
 
   HuggingFaceDirectory() = default;
@@ -79,7 +81,10 @@ class HuggingFaceDirectory final : public Checkpoint {
   Status add_scales(size_t number, bool is_float);
   Status add_int4(const Int4Config& config);
   Status add_int4(const Int4Config& config, size_t number, std::string_view module);
-  Status read_part(const Stored& stored, PackedInt4::Part part, int64_t begin, int64_t size, void* out) const;
+  Status add_mxfp4();
+  void present(size_t number, TensorInfo as);  // instead of what the file has
+  // `part` numbers a tensor of `parts`.
+  Status read_part(const Stored& stored, size_t part, int64_t begin, int64_t size, void* out) const;
   Result<std::vector<float>> read_scales(size_t number) const;
 
   const Json* value(std::string_view key) const;  // null: absent or null

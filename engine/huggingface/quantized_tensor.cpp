@@ -14,9 +14,8 @@ namespace prologue {
 namespace {
 
 constexpr const char* kSupported =
-    "supported are fp8 (e4m3), fbgemm_fp8, compressed-tensors of 8 bits (float-quantized, int-quantized, naive-quantized) and of "
-    "4 "
-    "(pack-quantized), gptq and awq of 4 bits";
+    "supported are fp8 (e4m3), fbgemm_fp8, mxfp4, compressed-tensors of 8 bits (float-quantized, int-quantized, naive-quantized) "
+    "and of 4 (pack-quantized), gptq and awq of 4 bits";
 constexpr int64_t kBlock = 128;
 constexpr std::string_view kWeight = ".weight";
 
@@ -203,6 +202,11 @@ Result<QuantizationConfig> read_quantization_config(const Json* config, const st
   if (method == "compressed-tensors") return read_compressed_tensors(*config, path);
   if (method == "gptq") return read_gptq(*config, path);
   if (method == "awq") return read_awq(*config, path);
+  if (method == "mxfp4") {
+    QuantizationConfig quantization;
+    quantization.has_mxfp4 = true;
+    return quantization;
+  }
   if (method != "fp8" && method != "fbgemm_fp8") {
     return unsupported(path, ": quantization_config in config.json has the quant_method ", in_quotes(method), ": ", kSupported);
   }
@@ -211,7 +215,9 @@ Result<QuantizationConfig> read_quantization_config(const Json* config, const st
     return unsupported(path, ": quantization_config in config.json has the fmt ", in_quotes(fmt), ": ", kSupported);
   }
   PROLOGUE_RETURN_IF_ERROR(check_block_shape(config->find("weight_block_size"), "weight_block_size", path));
-  return QuantizationConfig{true, false, {}};
+  QuantizationConfig quantization;
+  quantization.has_float8 = true;
+  return quantization;
 }
 
 std::vector<std::string> scale_names(std::string_view weight) {

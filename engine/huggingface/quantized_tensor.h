@@ -10,7 +10,7 @@
 // be read. Scales of activations (x.input_scale, x.input_zero_point, x.output_scale) and of a KV cache (x.k_scale, x.v_scale, k_scale and
 // v_scale of the attention) are recorded as belonging to the weight, and not applied: activations stay as they are.
 //
-// packed_int4.h reads weights of 4 bits.
+// packed_int4.h and packed_mxfp4.h read weights of 4 bits.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +30,7 @@ namespace prologue {
 struct QuantizationConfig {
   bool has_float8 = false, has_int8 = false;  // tensors of type F8_E4M3 and I8 are quantised weights
   Int4Config int4;
+  bool has_mxfp4 = false;  // x_blocks and x_scales are weights of experts (packed_mxfp4.h)
 };
 
 // `config` is the value of quantization_config; null or an empty object: nothing is quantised. unsupported: another method, number of bits or shape

@@ -574,7 +574,8 @@ class OtherFiles {
     std::vector<std::string> names = {"unk_token", "pad_token", "sep_token", "cls_token", "mask_token"};
     for (size_t i = 0; members != nullptr && i < members->size(); ++i) {
       const std::string& name = (*members)[i].name;
-      const bool is_token = name.size() > 6 && name.compare(name.size() - 6, 6, "_token") == 0 && name != "bos_token" && name != "eos_token";
+      const bool is_token =
+          name.size() > 6 && name.compare(name.size() - 6, 6, "_token") == 0 && name != "bos_token" && name != "eos_token";
       if (is_token && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
     }
     for (const std::string& name : names) {

@@ -257,12 +257,16 @@ MixtureOfExperts ModelBuilder::experts() {
   options.experts = count;
   if (!spec_.names.experts_gate_up.empty()) {
     const std::string both = name(spec_.names.experts_gate_up), down = name(spec_.names.experts_down);
-    options.transposed = true;
-    moe.experts.down_weight = take({{down, {count, width, hidden}}}, count * hidden, width, [&] {
+    const TensorInfo* const stored = loader_.checkpoint().tensor(both);
+    options.transposed = stored == nullptr || stored->type != GgmlType::mxfp4;
+    const auto shape = [&](int64_t rows, int64_t cols) {
+      return options.transposed ? std::vector<int64_t>{count, cols, rows} : std::vector<int64_t>{count, rows, cols};
+    };
+    moe.experts.down_weight = take({{down, shape(hidden, width)}}, count * hidden, width, [&] {
       return loader_.load_stacked({{down, hidden}}, width, options);
     });
     options.row_step = 2;
-    moe.experts.up_weight = take({{both, {count, hidden, 2 * width}}}, 2 * count * width, hidden, [&] {
+    moe.experts.up_weight = take({{both, shape(2 * width, hidden)}}, 2 * count * width, hidden, [&] {
       return loader_.load_stacked({{both, width, 0}, {both, width, 1}}, hidden, options);
     });
     options.transposed = false;
