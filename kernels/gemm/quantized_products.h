@@ -35,6 +35,14 @@ constexpr int64_t kRows = 16;  // of a group
 // several fields are read at once, is read as a whole.
 constexpr int64_t kPrefetchBytes = 8192;
 
+// Adds what sums of codes times codes of x are, with the scale of block `part` of x.
+template <int ROWS>
+inline void add_products(Floats (&y)[ROWS], const Ints (&dots)[ROWS], const Floats& scale, const RowsAt& x, int part = 0) {
+  for (int r = 0; r < ROWS; ++r) {
+    y[r] = add(y[r], multiply(to_floats(dots[r]), multiply(scale, broadcast(x.scale(r, part)))));
+  }
+}
+
 // A block is: scale | 32 x int8.
 struct Q8_0 {
   static constexpr int64_t kBlock = 32, kXBlock = 32, kBytes = 34;
@@ -48,7 +56,7 @@ struct Q8_0 {
       for (int r = 0; r < ROWS; ++r) dots[r] = add_dot_signed(dots[r], codes, x.code(r) + 4 * c);
     }
     const Floats scale = load_halves(block);
-    for (int r = 0; r < ROWS; ++r) y[r] = add(y[r], multiply(to_floats(dots[r]), multiply(scale, broadcast(x.scale(r)))));
+    add_products(y, dots, scale, x);
   }
 };
 
@@ -78,7 +86,7 @@ struct Nibbles {
       }
     }
     const Floats scale = load_halves(block);
-    for (int r = 0; r < ROWS; ++r) y[r] = add(y[r], multiply(to_floats(dots[r]), multiply(scale, broadcast(x.scale(r)))));
+    add_products(y, dots, scale, x);
     if constexpr (MINIMUM) {
       const Floats minimum = load_halves(block + 2 * kRows);
       for (int r = 0; r < ROWS; ++r) {
@@ -150,7 +158,7 @@ struct Parts {
     add_pair<2>(block, x, dots);
     add_pair<3>(block, x, dots);
     const Floats scale = load_halves(block);
-    for (int r = 0; r < ROWS; ++r) y[r] = add(y[r], multiply(to_floats(dots[r]), multiply(scale, broadcast(x.scale(r)))));
+    add_products(y, dots, scale, x);
 
     for (Ints& sum : dots) sum = broadcast(0);
     add_minimum<0>(block, x, dots);
@@ -205,7 +213,7 @@ struct Q6K {
       add_run<3>(block, half, x, dots);
     }
     const Floats scale = load_halves(block + 208 * kRows);
-    for (int r = 0; r < ROWS; ++r) y[r] = add(y[r], multiply(to_floats(dots[r]), multiply(scale, broadcast(x.scale(r)))));
+    add_products(y, dots, scale, x);
   }
 };
 
@@ -223,9 +231,7 @@ struct I8 {
         const Bytes codes = load_bytes(block + 4 * kRows + 64 * c);
         for (int r = 0; r < ROWS; ++r) dots[r] = add_dot_signed(dots[r], codes, x.code(r) + 4 * c);
       }
-      for (int r = 0; r < ROWS; ++r) {
-        y[r] = add(y[r], multiply(to_floats(dots[r]), multiply(scale, broadcast(x.scale(r, part)))));
-      }
+      add_products(y, dots, scale, x, part);
     }
   }
 };
@@ -251,9 +257,7 @@ struct Int4 {
           dots[r] = add_dot(dots[r], high, x.code(r) + 32 * part + 16 + 4 * c);
         }
       }
-      for (int r = 0; r < ROWS; ++r) {
-        y[r] = add(y[r], multiply(to_floats(dots[r]), multiply(scale, broadcast(x.scale(r, part)))));
-      }
+      add_products(y, dots, scale, x, part);
     }
   }
 };
@@ -315,7 +319,7 @@ struct Q2K {
       add_run<3>(block, half, x, dots);
     }
     const Floats scale = load_halves(block + 80 * kRows);
-    for (int r = 0; r < ROWS; ++r) y[r] = add(y[r], multiply(to_floats(dots[r]), multiply(scale, broadcast(x.scale(r)))));
+    add_products(y, dots, scale, x);
 
     for (Ints& sum : dots) sum = broadcast(0);
     for (int sixteen = 0; sixteen < 16; ++sixteen) {
@@ -366,7 +370,7 @@ struct Q3K {
     add_run<1, 2>(block, x, dots);
     add_run<1, 3>(block, x, dots);
     const Floats scale = load_halves(block + 108 * kRows);
-    for (int r = 0; r < ROWS; ++r) y[r] = add(y[r], multiply(to_floats(dots[r]), multiply(scale, broadcast(x.scale(r)))));
+    add_products(y, dots, scale, x);
   }
 };
 
@@ -397,7 +401,7 @@ struct Iq4Nl {
     for (int r = 0; r < ROWS; ++r) dots[r] = start_signed(x.sum(r));
     add_iq4(block + 2 * kRows, x, 0, dots);
     const Floats scale = load_halves(block);
-    for (int r = 0; r < ROWS; ++r) y[r] = add(y[r], multiply(to_floats(dots[r]), multiply(scale, broadcast(x.scale(r)))));
+    add_products(y, dots, scale, x);
   }
 };
 
@@ -430,7 +434,7 @@ struct Iq4Xs {
     add_part<6>(block, x, dots);
     add_part<7>(block, x, dots);
     const Floats scale = load_halves(block);
-    for (int r = 0; r < ROWS; ++r) y[r] = add(y[r], multiply(to_floats(dots[r]), multiply(scale, broadcast(x.scale(r)))));
+    add_products(y, dots, scale, x);
   }
 };
 
@@ -451,9 +455,7 @@ struct Mxfp4 {
       }
     }
     const Floats half_scale = load_half_powers(block);
-    for (int r = 0; r < ROWS; ++r) {
-      y[r] = add(y[r], multiply(to_floats(dots[r]), multiply(half_scale, broadcast(x.scale(r)))));
-    }
+    add_products(y, dots, half_scale, x);
   }
 };
 

@@ -15,13 +15,14 @@
 //
 // Packed weights: with packed.num_segments > 0, `weight` is null and the N rows of each expert are those of all segments, each in one of the
 // block formats of weight_format.h. A segment says how many rows of one expert it has, a multiple of 16; its data are those rows of all
-// experts, one expert after another: num_experts * packed_weight_bytes(format, rows, K) bytes. K is a multiple of the blocks of every format,
-// and at most 2^20. On CUDA x is aligned to 16 bytes.
+// experts, one expert after another: num_experts * packed_weight_bytes(format, rows, K) bytes. K is a multiple of the blocks of every
+// format, and at most 2^20. On CUDA x is aligned to 16 bytes.
 //
 // Numerics: float32 accumulation, scale and bias in float32, one rounding at the store. Packed weights: on the CPU the sum over k is that of
 // gemm.h, which quantises x. On CUDA no weight is rounded: of each 32 values of k (or 16, where those have a scale of their own) the products
-// of x and the codes are added, multiplied by the scale and added up, and so are those of x and the minimum. The bits of a row of y depend only on that row
-// of x, its scale and its expert: not on num_tokens, nor on what else is in the batch, nor on the number of threads.
+// of x and the codes are added, multiplied by the scale and added up, and so are those of x and the minimum. (float32 x: each weight is made
+// in float32.) The bits of a row of y depend only on that row of x, its scale and its expert: not on num_tokens, nor on what else is in the
+// batch, nor on the number of threads.
 //
 // Nothing is read on the host: which rows an expert has is found out on the device, so the call can be captured in a graph. It never
 // allocates or synchronises.

@@ -180,10 +180,11 @@ TEST_F(RandomModel, EveryFormatGenerates) {
   wide.ffn_size = 512;
   wide.num_q_heads = 16;
   for (const std::string& format : model_formats()) {
-    const std::string want = format == "bfloat16"                           ? "float32"
-                             : format == "q4_k_m"                           ? "q4_k and q6_k"
-                             : format == "f8_e4m3" || format.front() == 'i' ? format + " and float32"  // the embedding
-                                                                            : format;
+    const bool huggingface = format == "f8_e4m3" || format == "i8" || format.starts_with("i4_");
+    const std::string want = format == "bfloat16" ? "float32"
+                             : format == "q4_k_m" ? "q4_k and q6_k"
+                             : huggingface        ? format + " and float32"  // the embedding
+                                                  : format;
     EXPECT_EQ(generate(wide, format), want);
   }
   const auto tiny =

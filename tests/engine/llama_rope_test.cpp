@@ -86,8 +86,8 @@ TEST(LlamaRope, RefusesTheRestByName) {
             "memory: llama.rope.scaling.type is 'longrope': only \"none\", \"linear\" and \"yarn\" are supported");
   EXPECT_EQ(message("none", "llama.rope.scaling.factor", 4.0f),
             "memory: the key llama.rope.scaling.factor changes the result, and the llama loader does not know it");
-  EXPECT_EQ(message("yarn", "llama.rope.scaling.yarn_beta_fast", 16.0f),
-            "memory: the key llama.rope.scaling.yarn_beta_fast changes the result, and the llama loader does not know it");
+  EXPECT_EQ(message("yarn", "llama.rope.scaling.yarn_ext_factor", 0.5f),
+            "memory: the key llama.rope.scaling.yarn_ext_factor changes the result, and the llama loader does not know it");
   EXPECT_EQ(message("yarn", "llama.rope.scaling.factor", 0.5f), "rope: the YaRN factor is 0.5: it must be a number not below 1");
   EXPECT_EQ(message("linear", "llama.rope.scaling.factor", -2.0f),
             "rope: the linear factor is -2: it must be a number not below 1");
