@@ -16,7 +16,9 @@ int main(int argc, char** argv) {
   uint64_t seed = 0;
   CLI::App app("Writes a GGUF file or a Hugging Face directory with random weights in the shape of a model.",
                "make_random_model");
-  app.add_option("--shape", name, "smollm2: SmolLM2 135M; 1b: Llama 3.2 1B; 8b: Llama 3.1 8B; tiny: to try a program")
+  app.add_option("--shape", name,
+                 "smollm2: SmolLM2 135M; 1b: Llama 3.2 1B; 8b: Llama 3.1 8B; tiny: to try a program; "
+                 "gpt-oss-20b, qwen3-30b-a3b: a Mixtral with the sizes of these mixtures of experts")
       ->required()
       ->check(CLI::IsMember(names));
   app.add_option("--format", format,

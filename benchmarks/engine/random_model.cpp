@@ -146,6 +146,10 @@ Metadata make_metadata(const ModelShape& shape) {
   size("llama.attention.value_length", shape.head_dim);
   size("llama.rope.dimension_count", shape.head_dim);
   size("llama.vocab_size", shape.vocab_size);
+  if (shape.num_experts > 0) {
+    size("llama.expert_count", shape.num_experts);
+    size("llama.expert_used_count", shape.experts_per_token);
+  }
   metadata.add("llama.rope.freq_base", shape.rope_theta);
   metadata.add("llama.attention.layer_norm_rms_epsilon", 1e-5f);
   add_tokenizer(metadata, shape);
@@ -164,7 +168,8 @@ constexpr WeightFormat kBlockFormats[] = {WeightFormat::q8_0, WeightFormat::q4_0
 struct Tensor {
   std::string name;
   int64_t columns = 0;
-  int64_t rows = 1;                           // of a vector: 1
+  int64_t rows = 1;                           // of a vector: 1; of all experts
+  int64_t experts = 0;                        // above 0: the tensor has three dimensions
   int64_t offset = 0;                         // from the first tensor's first byte
   WeightFormat format = WeightFormat::dense;  // then a matrix is bfloat16, and a vector float32
 
@@ -207,9 +212,10 @@ class FormatChoice {
   }
   // `layer` is -1 outside the layers.
   WeightFormat of(std::string_view name, int64_t layer, int64_t columns) const {
+    if (name.ends_with("ffn_gate_inp.weight")) return WeightFormat::dense;
     const bool is_output = name == "output.weight" || (shape_.tied_output && name == "token_embd.weight");
     const bool is_finer =
-        is_output || (has_more_bits(layer) && (name.ends_with("attn_v.weight") || name.ends_with("ffn_down.weight")));
+        is_output || (has_more_bits(layer) && (name.ends_with("attn_v.weight") || name.find("ffn_down") != name.npos));
     const WeightFormat format = !is_mixture_ ? all_ : is_finer ? WeightFormat::q6_k : WeightFormat::q4_k;
     if (columns % weight_block_elements(format) == 0) return format;
     switch (format) {  // as llama.cpp does it
@@ -238,9 +244,10 @@ std::vector<Tensor> make_tensors(const ModelShape& shape, std::string_view forma
   std::vector<Tensor> tensors;
   const FormatChoice choice(shape, format);
   int64_t offset = 0, current_layer = -1;
-  const auto add = [&](std::string name, int64_t columns, int64_t rows = 1) {
+  const auto add = [&](std::string name, int64_t columns, int64_t rows = 1, int64_t experts = 0) {
     const WeightFormat of_tensor = rows == 1 ? WeightFormat::dense : choice.of(name, current_layer, columns);
-    tensors.push_back({std::move(name), columns, rows, offset, of_tensor});
+    rows *= std::max<int64_t>(1, experts);
+    tensors.push_back({std::move(name), columns, rows, experts, offset, of_tensor});
     offset = round_up(offset + tensors.back().bytes_of(columns * rows), kAlignment);
   };
   const int64_t hidden = shape.hidden_size, q = shape.num_q_heads * shape.head_dim, kv = shape.num_kv_heads * shape.head_dim;
@@ -254,9 +261,11 @@ std::vector<Tensor> make_tensors(const ModelShape& shape, std::string_view forma
     add(block + "attn_v.weight", hidden, kv);
     add(block + "attn_output.weight", q, hidden);
     add(block + "ffn_norm.weight", hidden);
-    add(block + "ffn_gate.weight", hidden, shape.ffn_size);
-    add(block + "ffn_up.weight", hidden, shape.ffn_size);
-    add(block + "ffn_down.weight", shape.ffn_size, hidden);
+    const char* const of_experts = shape.num_experts > 0 ? "_exps.weight" : ".weight";
+    if (shape.num_experts > 0) add(block + "ffn_gate_inp.weight", hidden, shape.num_experts);
+    add(block + "ffn_gate" + of_experts, hidden, shape.ffn_size, shape.num_experts);
+    add(block + "ffn_up" + of_experts, hidden, shape.ffn_size, shape.num_experts);
+    add(block + "ffn_down" + of_experts, shape.ffn_size, hidden, shape.num_experts);
   }
   current_layer = -1;
   add("output_norm.weight", hidden);
@@ -273,9 +282,10 @@ std::string make_header(const ModelShape& shape, const std::vector<Tensor>& tens
   bytes += metadata.bytes();
   for (const Tensor& tensor : tensors) {
     append(bytes, tensor.name);
-    append(bytes, uint32_t{tensor.is_vector() ? 1u : 2u});
+    append(bytes, uint32_t{tensor.is_vector() ? 1u : tensor.experts == 0 ? 2u : 3u});
     append(bytes, static_cast<uint64_t>(tensor.columns));
-    if (!tensor.is_vector()) append(bytes, static_cast<uint64_t>(tensor.rows));
+    if (!tensor.is_vector()) append(bytes, static_cast<uint64_t>(tensor.rows / std::max<int64_t>(1, tensor.experts)));
+    if (tensor.experts > 0) append(bytes, static_cast<uint64_t>(tensor.experts));
     append(bytes, tensor.type());
     append(bytes, static_cast<uint64_t>(tensor.offset));
   }
@@ -836,6 +846,8 @@ std::span<const ModelShape> model_shapes() {
       {"smollm2", 30, 576, 1536, 9, 3, 64, 49152, 8192, 100000.0f, true, "smollm"},
       {"1b", 16, 2048, 8192, 32, 8, 64, 128256, 131072, 500000.0f, true, "llama-bpe"},
       {"8b", 32, 4096, 14336, 32, 8, 128, 128256, 131072, 500000.0f, false, "llama-bpe"},
+      {"gpt-oss-20b", 24, 2880, 2880, 64, 8, 64, 201088, 131072, 150000.0f, false, "gpt-4o", 32, 4},
+      {"qwen3-30b-a3b", 48, 2048, 768, 32, 4, 128, 151936, 40960, 1000000.0f, false, "qwen2", 128, 8},
       {"tiny", 2, 64, 128, 4, 2, 16, 10240, 8192, 10000.0f, true, "smollm"},
   };
   return kShapes;
@@ -861,6 +873,9 @@ Status write_random_model(const ModelShape& shape, uint64_t seed, const std::str
                             " tokens: it must have at least 259, the bytes and three markers");
   }
   if (const WeightFormat of_directory = format_of_directory(format); of_directory != WeightFormat::dense) {
+    if (shape.num_experts > 0) {
+      return unsupported(shape.name, " has experts: as ", format, " only models without experts are written");
+    }
     const int64_t extents[] = {shape.hidden_size, shape.ffn_size, shape.num_q_heads * shape.head_dim,
                                shape.num_kv_heads * shape.head_dim};
     for (const int64_t extent : extents) {

@@ -24,10 +24,13 @@ struct ModelShape {
   float rope_theta = 0.0f;
   bool tied_output = false;   // the embedding is the LM head, too
   std::string pre_tokenizer;  // tokenizer.ggml.pre
+  int64_t num_experts = 0;    // above 0: so many MLPs of ffn_size in a layer
+  int64_t experts_per_token = 0;
 };
 
 // Returns smollm2 (SmolLM2 135M), 1b (Llama 3.2 1B), 8b (Llama 3.1 8B), and tiny, which is no real model, to try a program. Llama 3's
-// frequency factors are left out.
+// frequency factors are left out. gpt-oss-20b and qwen3-30b-a3b have the sizes of these mixtures of experts, in a model of the architecture
+// llama (Mixtral): without sinks, windows, biases and norms of heads.
 std::span<const ModelShape> model_shapes();
 
 // Returns bfloat16, the block formats of GGUF as weight_format_name has them, q4_k_m: llama.cpp's mixture of q4_k and q6_k; and f8_e4m3, i8,
@@ -47,7 +50,8 @@ std::vector<std::string> model_formats();
 // encoded to; there are no merges. The same shape, format and seed give the same bytes, whatever `num_threads` is.
 //
 // invalid_argument: the vocabulary has fewer than 259 tokens, `format` is not one of model_formats(), or a matrix in blocks has rows that are
-// not a multiple of 32 (i4_32, i4_64 and i4_128: rows or columns that are not a multiple of 8). data_loss: a file cannot be written.
+// not a multiple of 32 (i4_32, i4_64 and i4_128: rows or columns that are not a multiple of 8). unsupported: a directory of
+// a model with experts. data_loss: a file cannot be written.
 Status write_random_model(const ModelShape& shape, uint64_t seed, const std::string& path, int32_t num_threads,
                           std::string_view format = "bfloat16");
 

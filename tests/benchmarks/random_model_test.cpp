@@ -187,6 +187,12 @@ TEST_F(RandomModel, EveryFormatGenerates) {
                                                   : format;
     EXPECT_EQ(generate(wide, format), want);
   }
+  ModelShape mixture = wide;
+  mixture.num_experts = 3, mixture.experts_per_token = 2;
+  for (const auto& [format, want] :
+       {std::pair("bfloat16", "float32"), {"mxfp4", "mxfp4 and float32"}, {"q4_k_m", "q4_k, q6_k and float32"}}) {
+    EXPECT_EQ(generate(mixture, format), want);  // the router is not quantised
+  }
   const auto tiny =
       std::find_if(model_shapes().begin(), model_shapes().end(), [](const ModelShape& shape) { return shape.name == "tiny"; });
   ASSERT_NE(tiny, model_shapes().end());
@@ -304,6 +310,10 @@ TEST_F(RandomModel, WhatCannotBeWrittenIsAnError) {
   EXPECT_EQ(write_random_model(shape, 1, path_, 1, "q1_0").message(),
             "the format of the weights is q1_0: it must be bfloat16, a block format of GGUF, q4_k_m, f8_e4m3, i8, i4_32, i4_64 "
             "or i4_128");
+  ModelShape mixture = shape;
+  mixture.name = "mixture", mixture.num_experts = 4, mixture.experts_per_token = 2;
+  EXPECT_EQ(write_random_model(mixture, 1, path_, 1, "i8").message(),
+            "mixture has experts: as i8 only models without experts are written");
   EXPECT_EQ(
       write_random_model(shape, 1, "/dev/null/model", 1, "i8").message().find("/dev/null/model: this directory cannot be made: "),
       0u);
