@@ -313,7 +313,7 @@ Status HuggingFaceDirectory::add_int4(const Int4Config& config, size_t number, s
   Stored& stored = stored_[number];
   const Int4Names names = int4_names(config.method, module);
   const auto find = [&](const std::string& name, PackedInt4::Part part) -> const TensorInfo* {
-    const auto found = index_.find(name);
+    const auto found = name.empty() ? index_.end() : index_.find(name);  // empty: the method has no such tensor
     if (found == index_.end()) return nullptr;
     stored.parts[static_cast<size_t>(part)] = found->second;
     if (found->second != number) stored.scales.push_back(found->second);
@@ -356,7 +356,7 @@ Status HuggingFaceDirectory::add_mxfp4() {
     if (!blocks.name.ends_with(kBlocks)) continue;
     const std::string& name = names_.emplace_back(blocks.name.substr(0, blocks.name.size() - kBlocks.size()));
     const auto scales = index_.find(str_cat(name, "_scales"));
-    if (scales == index_.end()) {
+    if (scales == index_.end() || stored_[scales->second].mxfp4 != nullptr) {
       return data_loss(path_, ": tensor ", printable(blocks.name), " has no scales: ", printable(name), "_scales is missing");
     }
     if (index_.count(name) != 0) {

@@ -28,7 +28,8 @@ namespace prologue {
 //
 // A quantised weight and its scales (quantized_tensor.h) are one tensor, of the type f8_e4m3 or i8, or, if its rows are not whole blocks, f32.
 // The scales count as used when the weight does. A weight x.weight of 4 bits (packed_int4.h) is one tensor, too: i4_32, i4_64, i4_128 or f32. What
-// it is made of counts as used with it, and so does x.bias if it is all zeros, which GPTQ's files have where models have none.
+// it is made of counts as used with it, and so does x.bias if it is all zeros, which GPTQ's files have where models have none. x_blocks and
+// x_scales in MXFP4 (packed_mxfp4.h) are the tensor x.
 //
 // Files may be symbolic links. Names in the index must be within the directory.
 class HuggingFaceDirectory final : public Checkpoint {
@@ -67,7 +68,7 @@ class HuggingFaceDirectory final : public Checkpoint {
     size_t file;  // index of files_
     const SafetensorsTensor* tensor;
     std::unique_ptr<QuantizedTensor> quantized;  // null: as the file has it
-    std::vector<size_t> scales;                  // of its scales, and of those that are not applied: indices of tensors_
+    std::vector<size_t> scales;                  // and what else counts as used with the weight: indices of tensors_
     std::unique_ptr<PackedInt4> int4;            // null: it is none
     std::unique_ptr<PackedMxfp4> mxfp4;          // null: it is none
     size_t parts[kNumInt4Parts] = {};            // of `int4` or `mxfp4`: indices of stored_

@@ -17,15 +17,16 @@ namespace {
 using Method = Int4Config::Method;
 using Shape = std::vector<int64_t>;
 
-constexpr int64_t kOfWord = 8;  // numbers of 4 bits
+constexpr int64_t kCodesOfWord = 8;
+constexpr uint8_t kDefaultZeroPoint = 8;
 constexpr int64_t kWordBytes = 4;
-constexpr int kNibbleOfAwq[kOfWord] = {0, 4, 1, 5, 2, 6, 3, 7};
+constexpr int kNibbleOfAwq[kCodesOfWord] = {0, 4, 1, 5, 2, 6, 3, 7};
 constexpr int64_t kValuesAtOnce = int64_t{1} << 22;
 
 int nibble(uint32_t word, int number) { return static_cast<int>(word >> (4 * number) & 15); }
 
 // Whether channels are neighbours in memory, as scales and words of codes are with compressed-tensors; otherwise rows are.
-bool has_rows(Method method) { return method == Method::compressed_tensors; }
+bool is_row_major(Method method) { return method == Method::compressed_tensors; }
 
 // Reads bytes [begin, begin + size) of each of `lines` lines of `line_bytes`.
 Status read_lines(const PackedInt4::Read& read, PackedInt4::Part part, int64_t lines, int64_t line_bytes, int64_t begin,
@@ -80,8 +81,8 @@ Status PackedInt4::set_shape(const Int4Config& config, const Int4Tensors& tensor
     return unsupported(path_, ": tensor ", name_, " is quantised and has shape ", shape_text(codes.shape),
                        ": two dimensions of at least 1 are supported");
   }
-  rows_ = codes.shape[has_rows(method_) ? 0 : 1] * (method_ == Method::awq ? kOfWord : 1);
-  cols_ = codes.shape[has_rows(method_) ? 1 : 0] * (method_ == Method::awq ? 1 : kOfWord);
+  rows_ = codes.shape[is_row_major(method_) ? 0 : 1] * (method_ == Method::awq ? kCodesOfWord : 1);
+  cols_ = codes.shape[is_row_major(method_) ? 1 : 0] * (method_ == Method::awq ? 1 : kCodesOfWord);
   if (tensors.shape != nullptr) {
     const TensorInfo& shape = *tensors.shape;
     PROLOGUE_RETURN_IF_ERROR(check_type(path_, shape, "I64"));
@@ -90,9 +91,9 @@ Status PackedInt4::set_shape(const Int4Config& config, const Int4Tensors& tensor
     }
     int64_t dims[2] = {};
     PROLOGUE_RETURN_IF_ERROR(read(Part::shape, 0, sizeof dims, dims));
-    if (dims[0] != rows_ || dims[1] > cols_ || dims[1] <= cols_ - kOfWord) {
+    if (dims[0] != rows_ || dims[1] > cols_ || dims[1] <= cols_ - kCodesOfWord) {
       return data_loss(path_, ": tensor ", printable(shape.name), " is ", shape_text({dims[0], dims[1]}), ": for ", name_, " ",
-                       shape_text(codes.shape), " it must be ", rows_, " and ", cols_ - kOfWord + 1, " to ", cols_);
+                       shape_text(codes.shape), " it must be ", rows_, " and ", cols_ - kCodesOfWord + 1, " to ", cols_);
     }
     cols_ = dims[1];
   }
@@ -102,33 +103,37 @@ Status PackedInt4::set_shape(const Int4Config& config, const Int4Tensors& tensor
     return missing(path_, tensors, "groups (g_idx), which desc_act needs,");
   }
   has_zero_points_ = tensors.zero_points != nullptr;
-  if (method_ == Method::gptq && rows_ % kOfWord != 0) {
+  if (method_ == Method::gptq && rows_ % kCodesOfWord != 0) {
     return data_loss(path_, ": tensor ", name_, " has shape ", shape_text(codes.shape),
-                     ": the second dimension must be a multiple of ", kOfWord);
+                     ": the second dimension must be a multiple of ", kCodesOfWord);
   }
   return {};
 }
 
 Status PackedInt4::set_groups(const Int4Config& config, const Int4Tensors& tensors, const Read& read) {
-  const auto expected = [&](int64_t groups) { return has_rows(method_) ? Shape{rows_, groups} : Shape{groups, rows_}; };
-  std::string shapes;
+  const auto expected = [&](int64_t groups) { return is_row_major(method_) ? Shape{rows_, groups} : Shape{groups, rows_}; };
   for (const int64_t size : config.group_sizes) {
     const int64_t group_size = size < 0 ? cols_ : size, groups = divide_up(cols_, group_size);
-    if (tensors.scales->shape == expected(groups)) {
-      group_size_ = group_size, num_groups_ = groups;
-      break;
+    if (tensors.scales->shape != expected(groups)) continue;
+    if (num_groups_ > 0 && group_size != group_size_) {
+      return unsupported(path_, ": the groups of ", name_, " ", shape_text(tensors.codes->shape), " may have ", group_size_,
+                         " or ", group_size, " channels: quantization_config must not leave that open");
     }
-    shapes += str_cat(shapes.empty() ? "" : " or ", shape_text(expected(groups)));
+    group_size_ = group_size, num_groups_ = groups;
   }
   if (num_groups_ == 0) {
+    std::string shapes;
+    for (const int64_t size : config.group_sizes) {
+      shapes += str_cat(shapes.empty() ? "" : " or ", shape_text(expected(divide_up(cols_, size < 0 ? cols_ : size))));
+    }
     return data_loss(path_, ": tensor ", printable(tensors.scales->name), " has shape ", shape_text(tensors.scales->shape),
                      ": for ", name_, " ", shape_text(tensors.codes->shape), " ", shapes, " is expected");
   }
   if (has_zero_points_) {
     const TensorInfo& zeros = *tensors.zero_points;
     PROLOGUE_RETURN_IF_ERROR(check_type(path_, zeros, "I32"));
-    const int64_t words = divide_up(rows_, kOfWord);
-    const Shape shape = has_rows(method_) ? Shape{words, num_groups_} : Shape{num_groups_, words};
+    const int64_t words = divide_up(rows_, kCodesOfWord);
+    const Shape shape = is_row_major(method_) ? Shape{words, num_groups_} : Shape{num_groups_, words};
     if (zeros.shape != shape) {
       return data_loss(path_, ": tensor ", printable(zeros.name), " has shape ", shape_text(zeros.shape), ": for ", name_, " ",
                        shape_text(tensors.codes->shape), " ", shape_text(shape), " is expected");
@@ -167,14 +172,14 @@ Status PackedInt4::check_scales(const Int4Tensors& tensors, const Read& read) {
   scale_type_ = scale.type;
   bool exact = true;
   std::vector<float> scales;
-  const int64_t at_once = std::max(kOfWord, kValuesAtOnce / num_groups_ / kOfWord * kOfWord);
+  const int64_t at_once = std::max(kCodesOfWord, kValuesAtOnce / num_groups_ / kCodesOfWord * kCodesOfWord);
   for (int64_t first = 0; first < rows_; first += at_once) {
     const int64_t count = std::min(at_once, rows_ - first);
     PROLOGUE_RETURN_IF_ERROR(read_scales(first, count, read, scales));
     for (size_t i = 0; i < scales.size(); ++i) {
       if (!std::isfinite(scales[i])) {
         const int64_t row = first + static_cast<int64_t>(i) / num_groups_, group = static_cast<int64_t>(i) % num_groups_;
-        return data_loss(path_, ": element ", shape_text(has_rows(method_) ? Shape{row, group} : Shape{group, row}),
+        return data_loss(path_, ": element ", shape_text(is_row_major(method_) ? Shape{row, group} : Shape{group, row}),
                          " of tensor ", printable(scale.name), " is ", scales[i], ": a scale must be finite");
       }
       exact = exact && (scale_type_ == GgmlType::f16 || to_float(to_float16(scales[i])) == scales[i]);
@@ -202,7 +207,7 @@ Status PackedInt4::read_scales(int64_t first, int64_t count, const Read& read, s
   const int64_t bytes = ggml_type_info(scale_type_)->block_bytes;
   const size_t size = static_cast<size_t>(count * num_groups_);
   std::vector<std::byte> stored(size * static_cast<size_t>(bytes));
-  if (has_rows(method_)) {
+  if (is_row_major(method_)) {
     PROLOGUE_RETURN_IF_ERROR(read(Part::scales, first * num_groups_ * bytes, count * num_groups_ * bytes, stored.data()));
   } else {
     PROLOGUE_RETURN_IF_ERROR(
@@ -211,7 +216,7 @@ Status PackedInt4::read_scales(int64_t first, int64_t count, const Read& read, s
   scales.resize(size);
   PROLOGUE_RETURN_IF_ERROR(
       dequantize_rows(scale_type_, stored.data(), 1, static_cast<int64_t>(size), DType::f32, scales.data(), 1));
-  if (has_rows(method_)) return {};
+  if (is_row_major(method_)) return {};
   std::vector<float> transposed(size);
   for (int64_t group = 0; group < num_groups_; ++group) {
     for (int64_t row = 0; row < count; ++row) {
@@ -224,22 +229,22 @@ Status PackedInt4::read_scales(int64_t first, int64_t count, const Read& read, s
 
 // first is a multiple of 8.
 Status PackedInt4::read_zeros(int64_t first, int64_t count, const Read& read, std::vector<uint8_t>& zeros) const {
-  zeros.assign(static_cast<size_t>(count * num_groups_), kOfWord);
+  zeros.assign(static_cast<size_t>(count * num_groups_), kDefaultZeroPoint);
   if (!has_zero_points_) return {};
-  const int64_t first_word = first / kOfWord, words = divide_up(count, kOfWord);
+  const int64_t first_word = first / kCodesOfWord, words = divide_up(count, kCodesOfWord);
   std::vector<uint32_t> stored(static_cast<size_t>(words * num_groups_));
-  if (has_rows(method_)) {
+  if (is_row_major(method_)) {
     PROLOGUE_RETURN_IF_ERROR(
         read(Part::zero_points, first_word * num_groups_ * kWordBytes, words * num_groups_ * kWordBytes, stored.data()));
   } else {
-    PROLOGUE_RETURN_IF_ERROR(read_lines(read, Part::zero_points, num_groups_, rows_ / kOfWord * kWordBytes,
+    PROLOGUE_RETURN_IF_ERROR(read_lines(read, Part::zero_points, num_groups_, rows_ / kCodesOfWord * kWordBytes,
                                         first_word * kWordBytes, words * kWordBytes, stored.data()));
   }
   for (int64_t row = 0; row < count; ++row) {
-    const int64_t word = row / kOfWord;
-    const int number = static_cast<int>(row % kOfWord), at = method_ == Method::awq ? kNibbleOfAwq[number] : number;
+    const int64_t word = row / kCodesOfWord;
+    const int number = static_cast<int>(row % kCodesOfWord), at = method_ == Method::awq ? kNibbleOfAwq[number] : number;
     for (int64_t group = 0; group < num_groups_; ++group) {
-      const int64_t index = has_rows(method_) ? word * num_groups_ + group : group * words + word;
+      const int64_t index = is_row_major(method_) ? word * num_groups_ + group : group * words + word;
       zeros[static_cast<size_t>(row * num_groups_ + group)] =
           static_cast<uint8_t>(nibble(stored[static_cast<size_t>(index)], at) + zero_point_offset_);
     }
@@ -251,13 +256,13 @@ Status PackedInt4::read_rows(int64_t first, int64_t count, const Read& read, Row
   rows.first = first, rows.count = count;
   PROLOGUE_RETURN_IF_ERROR(read_scales(first, count, read, rows.scales));
   PROLOGUE_RETURN_IF_ERROR(read_zeros(first, count, read, rows.zeros));
-  if (has_rows(method_)) {
-    const int64_t words = divide_up(cols_, kOfWord);
+  if (is_row_major(method_)) {
+    const int64_t words = divide_up(cols_, kCodesOfWord);
     rows.codes.resize(static_cast<size_t>(count * words));
     return read(Part::codes, first * words * kWordBytes, count * words * kWordBytes, rows.codes.data());
   }
   const bool along_rows = method_ == Method::awq;
-  const int64_t lines = along_rows ? cols_ : cols_ / kOfWord, of_word = along_rows ? kOfWord : 1;
+  const int64_t lines = along_rows ? cols_ : cols_ / kCodesOfWord, of_word = along_rows ? kCodesOfWord : 1;
   const int64_t words = divide_up(count, of_word);
   rows.codes.resize(static_cast<size_t>(lines * words));
   return read_lines(read, Part::codes, lines, rows_ / of_word * kWordBytes, first / of_word * kWordBytes, words * kWordBytes,
@@ -267,23 +272,23 @@ Status PackedInt4::read_rows(int64_t first, int64_t count, const Read& read, Row
 void PackedInt4::unpack_codes(const Rows& rows, int64_t first, int64_t count, uint8_t* codes) const {
   const int64_t begin = first - rows.first;  // in rows.codes
   if (method_ == Method::awq) {
-    const int64_t words = divide_up(rows.count, kOfWord);
+    const int64_t words = divide_up(rows.count, kCodesOfWord);
     for (int64_t col = 0; col < cols_; ++col) {
-      for (int64_t row = 0; row < count; row += kOfWord) {
-        const uint32_t word = rows.codes[static_cast<size_t>(col * words + (begin + row) / kOfWord)];
-        const int64_t end = std::min(kOfWord, count - row);
+      for (int64_t row = 0; row < count; row += kCodesOfWord) {
+        const uint32_t word = rows.codes[static_cast<size_t>(col * words + (begin + row) / kCodesOfWord)];
+        const int64_t end = std::min(kCodesOfWord, count - row);
         for (int64_t i = 0; i < end; ++i) codes[(row + i) * cols_ + col] = static_cast<uint8_t>(nibble(word, kNibbleOfAwq[i]));
       }
     }
     return;
   }
-  const int64_t words = divide_up(cols_, kOfWord);
+  const int64_t words = divide_up(cols_, kCodesOfWord);
   for (int64_t word = 0; word < words; ++word) {
-    const int64_t end = std::min(kOfWord, cols_ - word * kOfWord);
+    const int64_t end = std::min(kCodesOfWord, cols_ - word * kCodesOfWord);
     for (int64_t row = 0; row < count; ++row) {
-      const int64_t index = has_rows(method_) ? (begin + row) * words + word : word * rows.count + begin + row;
+      const int64_t index = is_row_major(method_) ? (begin + row) * words + word : word * rows.count + begin + row;
       const uint32_t eight = rows.codes[static_cast<size_t>(index)];
-      uint8_t* const to = codes + row * cols_ + word * kOfWord;
+      uint8_t* const to = codes + row * cols_ + word * kCodesOfWord;
       for (int64_t i = 0; i < end; ++i) to[i] = static_cast<uint8_t>(nibble(eight, static_cast<int>(i)));
     }
   }
@@ -320,10 +325,10 @@ Status PackedInt4::read(int64_t begin, int64_t size, void* out, const Read& read
   if (size == 0) return {};
   constexpr int64_t kTile = 64;  // rows whose codes are separate at a time
   const int64_t bytes_of_row = row_bytes(), end = begin + size, end_row = divide_up(end, bytes_of_row);
-  const int64_t at_once = std::max(kTile, kValuesAtOnce / cols_ / kOfWord * kOfWord);
+  const int64_t at_once = std::max(kTile, kValuesAtOnce / cols_ / kCodesOfWord * kCodesOfWord);
   Rows rows;
-  std::vector<uint8_t> codes(static_cast<size_t>(kTile * cols_)), bytes(static_cast<size_t>(bytes_of_row));
-  for (int64_t first = begin / bytes_of_row / kOfWord * kOfWord; first < end_row; first += at_once) {
+  std::vector<uint8_t> codes(static_cast<size_t>(std::min(kTile, rows_) * cols_)), bytes(static_cast<size_t>(bytes_of_row));
+  for (int64_t first = begin / bytes_of_row / kCodesOfWord * kCodesOfWord; first < end_row; first += at_once) {
     PROLOGUE_RETURN_IF_ERROR(read_rows(first, std::min(at_once, end_row - first), read, rows));
     for (int64_t row = 0; row < rows.count; ++row) {
       if (row % kTile == 0) unpack_codes(rows, first + row, std::min(kTile, rows.count - row), codes.data());

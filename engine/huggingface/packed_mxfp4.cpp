@@ -25,9 +25,11 @@ Result<PackedMxfp4> PackedMxfp4::create(const std::string& path, const TensorInf
     return unsupported(path, ": tensor ", printable(tensor->name), " has type ", printable(tensor->type_name),
                        ": of weights in MXFP4 it must be U8");
   }
-  if (blocks.shape.size() != 4 || blocks.shape.back() != kCodeBytes) {
+  const auto is_positive = [](int64_t dim) { return dim > 0; };
+  if (blocks.shape.size() != 4 || blocks.shape.back() != kCodeBytes ||
+      !std::all_of(blocks.shape.begin(), blocks.shape.end(), is_positive)) {
     return data_loss(path, ": tensor ", printable(blocks.name), " has shape ", shape_text(blocks.shape),
-                     ": blocks of MXFP4 are [experts, rows, blocks of a row, 16]");
+                     ": blocks of MXFP4 are [experts, rows, blocks of a row, 16], and none is empty");
   }
   const std::vector<int64_t> of_scales(blocks.shape.begin(), blocks.shape.end() - 1);
   if (scales.shape != of_scales) {
@@ -39,7 +41,7 @@ Result<PackedMxfp4> PackedMxfp4::create(const std::string& path, const TensorInf
   weight.name_ = scales.name;
   weight.shape_ = of_scales;
   weight.shape_.back() *= 32;
-  weight.num_blocks_ = scales.size_bytes;
+  weight.num_blocks_ = blocks.size_bytes / kCodeBytes;
   return weight;
 }
 

@@ -23,7 +23,7 @@ class PackedMxfp4 {
   // Reads bytes [begin, begin + size) of one of the tensors.
   using Read = std::function<Status(Part part, int64_t begin, int64_t size, void* out)>;
 
-  // data_loss: the shapes are not those above, or not of the same weight; unsupported: another type than U8. `path` is for messages.
+  // data_loss: the shapes are not those above, are empty, or not of the same weight; unsupported: another type than U8. `path` is for messages.
   static Result<PackedMxfp4> create(const std::string& path, const TensorInfo& blocks, const TensorInfo& scales);
 
   const std::vector<int64_t>& shape() const { return shape_; }

@@ -115,8 +115,18 @@ Status read_packed_group(const JsonMember& group, const std::string& path, Int4C
   if (strategy == "group" && group_size < 0) {
     return data_loss(what, " has weights with the strategy 'group', but no group_size");
   }
-  config.group_sizes.push_back(strategy == "group" ? group_size : -1);
-  config.needs_zero_points = config.needs_zero_points && !symmetric;
+  const int64_t size = strategy == "group" ? group_size : -1;
+  if (!config.group_sizes.empty() && config.needs_zero_points == symmetric) {
+    return unsupported(what, " is ", symmetric ? "symmetric" : "not symmetric", ", and another group is", symmetric ? " not" : "",
+                       ": all groups must be alike");
+  }
+  config.needs_zero_points = !symmetric;
+  if (std::find(config.group_sizes.begin(), config.group_sizes.end(), size) != config.group_sizes.end()) return {};
+  constexpr size_t kMostSizes = 16;
+  if (config.group_sizes.size() == kMostSizes) {
+    return unsupported(path, ": config_groups in quantization_config have more than ", kMostSizes, " sizes of groups");
+  }
+  config.group_sizes.push_back(size);
   return {};
 }
 
@@ -182,11 +192,13 @@ Result<QuantizationConfig> read_compressed_tensors(const Json& config, const std
   const auto* members = groups == nullptr ? nullptr : groups->get_if<Json::Object>();
   if (members == nullptr) return data_loss(path, ": quantization_config has no config_groups that is an object");
   QuantizationConfig quantization;
-  quantization.int4.needs_zero_points = true;  // until a group is symmetric
   if (is_packed) quantization.int4.method = Int4Config::Method::compressed_tensors;
   for (const JsonMember& group : *members) {
     PROLOGUE_RETURN_IF_ERROR(is_packed ? read_packed_group(group, path, quantization.int4)
                                        : read_group(group, path, quantization));
+  }
+  if (is_packed && quantization.int4.group_sizes.empty()) {
+    return data_loss(path, ": quantization_config has no config_groups with weights");
   }
   return quantization;
 }

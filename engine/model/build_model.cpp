@@ -29,7 +29,7 @@ class ModelBuilder {
   Weight matrix(const std::string& module, int64_t rows, int64_t cols);
   Weight vector(const std::string& name, int64_t size, float add = 0.0f);
   Weight bias(const std::string& module, int64_t size);
-  Weight stacked(const std::vector<Part>& parts, int64_t cols, const WeightOptions& options = {});
+  Weight stacked(const std::vector<Part>& parts, int64_t cols);
   std::optional<Norm> norm(const std::string& module);
   std::string name(const std::string& pattern) const { return with_number(pattern, layer_); }
 
@@ -85,14 +85,14 @@ Weight ModelBuilder::bias(const std::string& module, int64_t size) {
 }
 
 // Stacks whole tensors, one after another.
-Weight ModelBuilder::stacked(const std::vector<Part>& parts, int64_t cols, const WeightOptions& options) {
+Weight ModelBuilder::stacked(const std::vector<Part>& parts, int64_t cols) {
   std::vector<std::pair<std::string, std::vector<int64_t>>> tensors;
   int64_t rows = 0;
   for (const Part& part : parts) {
     tensors.push_back({part.name, {part.rows, cols}});
     rows += part.rows;
   }
-  return take(tensors, rows, cols, [&] { return loader_.load_stacked(parts, cols, options); });
+  return take(tensors, rows, cols, [&] { return loader_.load_stacked(parts, cols); });
 }
 
 std::optional<Norm> ModelBuilder::norm(const std::string& pattern) {
@@ -257,18 +257,16 @@ MixtureOfExperts ModelBuilder::experts() {
   options.experts = count;
   if (!spec_.names.experts_gate_up.empty()) {
     const std::string both = name(spec_.names.experts_gate_up), down = name(spec_.names.experts_down);
-    const TensorInfo* const stored = loader_.checkpoint().tensor(both);
-    options.transposed = stored == nullptr || stored->type != GgmlType::mxfp4;
-    const auto shape = [&](int64_t rows, int64_t cols) {
-      return options.transposed ? std::vector<int64_t>{count, cols, rows} : std::vector<int64_t>{count, rows, cols};
+    // In MXFP4 they are not transposed.
+    const auto take_experts = [&](const std::string& tensor, const std::vector<Part>& parts, int64_t rows, int64_t cols) {
+      const TensorInfo* const stored = loader_.checkpoint().tensor(tensor);
+      options.transposed = stored == nullptr || stored->type != GgmlType::mxfp4;
+      const auto shape = options.transposed ? std::vector<int64_t>{count, cols, rows} : std::vector<int64_t>{count, rows, cols};
+      return take({{tensor, shape}}, count * rows, cols, [&] { return loader_.load_stacked(parts, cols, options); });
     };
-    moe.experts.down_weight = take({{down, shape(hidden, width)}}, count * hidden, width, [&] {
-      return loader_.load_stacked({{down, hidden}}, width, options);
-    });
+    moe.experts.down_weight = take_experts(down, {{down, hidden}}, hidden, width);
     options.row_step = 2;
-    moe.experts.up_weight = take({{both, shape(2 * width, hidden)}}, 2 * count * width, hidden, [&] {
-      return loader_.load_stacked({{both, width, 0}, {both, width, 1}}, hidden, options);
-    });
+    moe.experts.up_weight = take_experts(both, {{both, width, 0}, {both, width, 1}}, 2 * width, hidden);
     options.transposed = false;
     const std::string both_bias = both + "_bias", down_bias = down + "_bias";
     if (!loader_.has(both_bias)) return moe;

@@ -53,7 +53,8 @@ Result<ModelSpec> read_spec(const Checkpoint& checkpoint) {
     if (spec.config.name.empty()) spec.config.name = "unnamed";
     return spec;
   }
-  return unsupported(checkpoint.path(), ": the architecture is ", in_quotes(name), ": supported are ", names_of(checkpoint.format()));
+  return unsupported(checkpoint.path(), ": the architecture is ", in_quotes(name), ": supported are ",
+                     names_of(checkpoint.format()));
 }
 
 // These are constants that older versions of transformers stored beside the weights and that no version reads: what their names mean is the
@@ -111,8 +112,8 @@ Result<ModelSpec> read_model_spec(const Checkpoint& checkpoint) {
   return catch_out_of_memory([&] { return read_spec(checkpoint); });
 }
 
-Result<Model> load_model(const Checkpoint& checkpoint, DType dtype, const Execution& execution, std::function<void(double)> progress,
-                         const ModelOptions& options) {
+Result<Model> load_model(const Checkpoint& checkpoint, DType dtype, const Execution& execution,
+                         std::function<void(double)> progress, const ModelOptions& options) {
   return catch_out_of_memory([&] { return load(checkpoint, dtype, execution, std::move(progress), options); });
 }
 

@@ -23,8 +23,8 @@ struct ModelOptions {
 // or uses what it does not support. All tensors that are missing or have a wrong shape or type are listed in one error, before the first is
 // read; a tensor, or a key of a GGUF file, that the model does not use is an error too, because ignoring it would change the result.
 // resource_exhausted: the weights need more memory than the device has left, which is also found before the first is read.
-Result<Model> load_model(const Checkpoint& checkpoint, DType dtype, const Execution& execution, std::function<void(double)> progress,
-                         const ModelOptions& options = {});
+Result<Model> load_model(const Checkpoint& checkpoint, DType dtype, const Execution& execution,
+                         std::function<void(double)> progress, const ModelOptions& options = {});
 
 // Reads only the specification.
 Result<ModelSpec> read_model_spec(const Checkpoint& checkpoint);

@@ -32,7 +32,7 @@ struct ModelConfig {
 
 struct Model {
   ModelConfig config;
-  DType dtype = DType::f32;  // of the activations, and of the weights that are not packed
+  DType dtype = DType::f32;                  // of the activations, and of the weights that are not packed
   std::vector<WeightFormat> weight_formats;  // of those that are packed, each once
   std::string weight_types;                  // how the matrices are held: "q4_k and q6_k", "bfloat16"
   int64_t weight_bytes = 0;                  // of all weights

@@ -3,14 +3,39 @@
 namespace prologue {
 
 std::vector<std::string*> ModuleNames::all() {
-  return {&embedding, &final_norm,  &lm_head,      &attention_norm,  &attention_post_norm, &mlp_norm, &mlp_post_norm, &q,
-          &k,         &v,           &qkv,          &attention_output, &q_norm,             &k_norm,   &gate,          &up,
-          &down,      &gate_up,     &router,       &expert_gate,     &expert_up,           &expert_down, &experts_gate_up,
-          &experts_down, &sinks,    &rope_freqs,   &rope_short,      &rope_long};
+  return {&embedding,
+          &final_norm,
+          &lm_head,
+          &attention_norm,
+          &attention_post_norm,
+          &mlp_norm,
+          &mlp_post_norm,
+          &q,
+          &k,
+          &v,
+          &qkv,
+          &attention_output,
+          &q_norm,
+          &k_norm,
+          &gate,
+          &up,
+          &down,
+          &gate_up,
+          &router,
+          &expert_gate,
+          &expert_up,
+          &expert_down,
+          &experts_gate_up,
+          &experts_down,
+          &sinks,
+          &rope_freqs,
+          &rope_short,
+          &rope_long};
 }
 
 std::string with_number(std::string name, int64_t number, std::string_view mark) {
-  for (size_t at = name.find(mark); at != std::string::npos; at = name.find(mark, at)) name.replace(at, mark.size(), std::to_string(number));
+  for (size_t at = name.find(mark); at != std::string::npos; at = name.find(mark, at))
+    name.replace(at, mark.size(), std::to_string(number));
   return name;
 }
 

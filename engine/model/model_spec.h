@@ -61,7 +61,7 @@ struct ModuleNames {
   // of a bias.
   std::string experts_gate_up, experts_down;
   std::string sinks;
-  std::string rope_freqs;               // ggml's frequency factors, and
+  std::string rope_freqs;             // ggml's frequency factors, and
   std::string rope_short, rope_long;  // those of LongRoPE
 
   // Returns all of them.
@@ -73,7 +73,7 @@ struct ModelSpec {
   float embedding_scale = 1.0f;
   NormKind norm_kind = NormKind::rms;
   float norm_eps = 1e-5f;
-  float norm_weight_offset = 0.0f;  // added to norm weights when they are loaded (Gemma in Hugging Face's files: 1)
+  float norm_weight_offset = 0.0f;            // added to norm weights when they are loaded (Gemma in Hugging Face's files: 1)
   BlockShape shape = BlockShape::sequential;  // layers/decoder_layer.h
 
   float attention_scale = 0.0f;

@@ -18,6 +18,12 @@ namespace {
 
 constexpr int64_t kElementsAtOnce = int64_t{2} << 20;
 
+// Weights of 4 bits of Hugging Face directories may lie transposed in the file: larger pieces take fewer and longer reads.
+int64_t elements_at_once(GgmlType type) {
+  const bool may_be_transposed = type == GgmlType::i4_32 || type == GgmlType::i4_64 || type == GgmlType::i4_128;
+  return may_be_transposed ? 16 * kElementsAtOnce : kElementsAtOnce;
+}
+
 using Shape = std::vector<int64_t>;
 
 Shape without_leading_ones(const Shape& shape) {
@@ -127,6 +133,8 @@ Status WeightLoader::check_expected() const {
 
 void WeightLoader::set_measuring(bool measuring) {
   measuring_ = measuring;
+  if (!measuring && measured_bytes_ > 0) total_bytes_ = measured_bytes_;
+  measured_bytes_ = 0;
   formats_.clear();
   has_dense_matrices_ = false;
   weight_bytes_ = 0;
@@ -152,6 +160,8 @@ void WeightLoader::count(const std::vector<Slice>& slices, const Options& option
   const bool packed = can_pack(slices, options);
   for (const Slice& slice : slices) {
     const WeightFormat format = packed ? weight_format(slice.tensor->type) : WeightFormat::dense;
+    const GgmlTypeInfo& type = *ggml_type_info(slice.tensor->type);
+    if (measuring_) measured_bytes_ += slice.rows * slice.cols / type.block_elements * type.block_bytes;
     weight_bytes_ += packed ? packed_weight_bytes(format, slice.rows, slice.cols) : slice.rows * slice.cols * dtype_size(dtype_);
     if (packed && std::find(formats_.begin(), formats_.end(), format) == formats_.end()) formats_.push_back(format);
   }
@@ -303,8 +313,8 @@ Status WeightLoader::pack(const Slice& slice, unsigned char*& target) {
   const bool direct = execution_.device == Device::cpu;
   const WeightFormat format = weight_format(slice.tensor->type);
   const int64_t row_bytes = slice.cols / weight_block_elements(format) * weight_block_bytes(format);
-  const int64_t at_once =
-      std::max<int64_t>(1, kElementsAtOnce / (slice.row_stride * kPackedGroupRows)) * kPackedGroupRows;  // groups
+  const int64_t at_once = std::max<int64_t>(1, elements_at_once(slice.tensor->type) / (slice.row_stride * kPackedGroupRows)) *
+                          kPackedGroupRows;  // groups
   for (int64_t row = 0; row < slice.rows; row += at_once) {
     const int64_t rows = std::min(at_once, slice.rows - row), packed_bytes = packed_weight_bytes(format, rows, slice.cols);
     PROLOGUE_ASSIGN_OR_RETURN(const std::byte* const blocks, read_rows(slice, row, rows));
@@ -364,7 +374,7 @@ Status WeightLoader::load_contiguous(const Slice& slice, float add, unsigned cha
   const GgmlTypeInfo& type = *ggml_type_info(slice.tensor->type);
   const int64_t count = slice.rows * slice.cols;
   if (slice.begin % type.block_elements != 0 || count % type.block_elements != 0) return divided_block(slice);
-  const int64_t at_once = kElementsAtOnce / type.block_elements * type.block_elements;
+  const int64_t at_once = elements_at_once(slice.tensor->type) / type.block_elements * type.block_elements;
   for (int64_t done = 0; done < count; done += at_once) {
     const int64_t piece = std::min(at_once, count - done);
     PROLOGUE_RETURN_IF_ERROR(read(slice, slice.begin + done, piece));

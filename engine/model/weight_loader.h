@@ -1,5 +1,5 @@
-// Loads tensors of a checkpoint as weights on a device: dequantises them, converts them to the compute type, and arranges their rows as one
-// GEMM uses them.
+// Loads tensors of a checkpoint as weights on a device: packs them, or dequantises and converts them to the compute type, and arranges their
+// rows as one GEMM uses them.
 #pragma once
 
 #include <cstddef>
@@ -141,7 +141,8 @@ class WeightLoader {
   bool has_dense_matrices_ = false;
   int64_t weight_bytes_ = 0;
   std::vector<Expected> expected_;
-  int64_t total_bytes_ = 0;
+  int64_t total_bytes_ = 0;  // of the tensors, or, once it was measured, of those that are loaded
+  int64_t measured_bytes_ = 0;
   int64_t done_bytes_ = 0;
   std::vector<std::byte> source_;       // a piece of a tensor as the file has it
   std::vector<std::byte> gathered_;     // its rows, contiguous

@@ -64,6 +64,7 @@ Status validate(const MoeGemmParams& p, const GemmContext& context, const Execut
   for (int32_t s = 0; s < p.packed.num_segments; ++s) {
     const PackedRows& of = p.packed.segments[s];
     const int64_t bytes = p.num_experts * packed_weight_bytes(of.format, of.rows, p.k);
+    if (of.data == nullptr && bytes > 0) return invalid_argument(kName, ": packed.segments[", s, "].data is null");
     PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("a segment", of.data, bytes, 1)));
   }
   const int64_t dense_elements = p.packed.num_segments > 0 ? 0 : p.num_experts * p.n * p.k;

@@ -71,7 +71,10 @@ Status run_packed(const MoeGemmParams& p, const MoeTiles& tiles, int tile, int64
     if constexpr (std::is_same_v<T, float>) {
       return run(moe_packed_float_kernel, kRows * kPackedExpertWarps);
     } else {
-      if (tile == kFewRows) return run(moe_packed_few_rows_kernel<T>, kRows);
+      // Both give the same bits; a grid has at most kMostGroups blocks in its second dimension.
+      constexpr int64_t kMostGroups = 65535;
+      if (tile == kFewRows && p.n <= kMostGroups * kRows) return run(moe_packed_few_rows_kernel<T>, kRows);
+      if (tile == kFewRows) return run(moe_packed_kernel<T, kFewRows / 8>, kRows * kPackedExpertWarps);
       return run(moe_packed_kernel<T, kSomeRows / 8>, kRows * kPackedExpertWarps);
     }
   });

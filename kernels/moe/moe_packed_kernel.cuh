@@ -1,8 +1,8 @@
 // This file has the kernels of moe_gemm for packed weights (packed_weight.cuh). A warp multiplies 16 rows of one segment of an expert, a group, by
 // the rows of x of a tile, straight from registers.
 //
-// The products of 16-bit types are added in the same order whatever the tile is: the units of a row are divided into four shares, each is added
-// up in the order of k, and then the shares are, one after another.
+// The products of 16-bit types are added in the same order whatever the tile is: the units of a row are divided into four parts, each is added
+// up in the order of k, and then the parts are, one after another.
 #pragma once
 
 #include <prologue/kernels/base/device/packed_values.cuh>
@@ -12,7 +12,7 @@
 namespace prologue::cuda {
 
 inline constexpr int kPackedExpertWarps = 4;
-inline constexpr int kShares = kPackedExpertWarps;  // with few rows a warp has one
+inline constexpr int kPartsOfK = kPackedExpertWarps;  // with few rows a warp has one
 
 // The 16 rows from first_n on of an expert.
 struct ExpertGroup {
@@ -38,15 +38,15 @@ __device__ inline uint4 load_x_slice(const T* slice, int lane) {
           __byte_perm(last.x, last.y, 0x7632)};
 }
 
-// Adds to the sums of each 8 rows of x their products with share `share` of a group. `x` are rows lane / 4 of each 8.
+// Adds to the sums of each 8 rows of x their products with part `part` of k of a group. `x` are rows lane / 4 of each 8.
 template <class T, class Format, int X_TILES>
-__device__ void multiply_share(float (&sums)[X_TILES][4], const char* group, int share, int64_t k, const T* const (&x)[X_TILES],
-                               int lane) {
+__device__ void multiply_part(float (&sums)[X_TILES][4], const char* group, int part, int64_t k, const T* const (&x)[X_TILES],
+                              int lane) {
   constexpr int kUnitChannels = Format::kSlices * kPackedSliceChannels;
   constexpr int kAhead = Format::kSlices > 1 ? 2 : X_TILES == 1 ? 8 : 4;  // units whose loads are in flight together
-  const int units = static_cast<int>(k / kUnitChannels), end = units * (share + 1) / kShares;
+  const int units = static_cast<int>(k / kUnitChannels), end = units * (part + 1) / kPartsOfK;
 #pragma unroll 1
-  for (int first = units * share / kShares; first < end; first += kAhead) {
+  for (int first = units * part / kPartsOfK; first < end; first += kAhead) {
     uint32_t words[kAhead][Format::kWords];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
@@ -93,13 +93,13 @@ __device__ inline void store_packed_sums(const MoeRows& rows, int64_t first_n, i
   for (int j = 0; j < 4; ++j) rows.store<T>(first_i + i + j % 2, first_n + n + j / 2, sums[j]);
 }
 
-// blockIdx.x is a tile of up to 8 rows, blockIdx.y a group, of which each warp has a share of k: with few rows memory is the limit.
+// blockIdx.x is a tile of up to 8 rows, blockIdx.y a group, of which each warp has a part of k: with few rows memory is the limit.
 template <class T>
 __global__ void __launch_bounds__(32 * kPackedExpertWarps)
     moe_packed_few_rows_kernel(const __grid_constant__ MoeGemmParams p, MoeTiles tiles) {
-  __shared__ float4 of_shares[kShares - 1][32];
+  __shared__ float4 of_parts[kPartsOfK - 1][32];
   const MoeRows rows(p, tiles, static_cast<int>(blockIdx.x));
-  const int lane = static_cast<int>(threadIdx.x % 32), share = static_cast<int>(threadIdx.x / 32);
+  const int lane = static_cast<int>(threadIdx.x % 32), part = static_cast<int>(threadIdx.x / 32);
   const int64_t first_n = static_cast<int64_t>(blockIdx.y) * kPackedGroupRows;
   if (rows.tile.count == 0) return;
 
@@ -108,14 +108,14 @@ __global__ void __launch_bounds__(32 * kPackedExpertWarps)
     const T* const x[1] = {rows.x<T>(lane / 4)};
     const ExpertGroup group = expert_group(p, rows.tile.expert, first_n);
     with_packed_format(group.format,
-                       [&]<class Format>(Format) { multiply_share<T, Format>(sums, group.data, share, p.k, x, lane); });
+                       [&]<class Format>(Format) { multiply_part<T, Format>(sums, group.data, part, p.k, x, lane); });
   }
-  if (share > 0) of_shares[share - 1][lane] = {sums[0][0], sums[0][1], sums[0][2], sums[0][3]};
+  if (part > 0) of_parts[part - 1][lane] = {sums[0][0], sums[0][1], sums[0][2], sums[0][3]};
   __syncthreads();
-  if (share > 0) return;
+  if (part > 0) return;
 #pragma unroll
-  for (int i = 0; i < kShares - 1; ++i) {
-    const float4 other = of_shares[i][lane];
+  for (int i = 0; i < kPartsOfK - 1; ++i) {
+    const float4 other = of_parts[i][lane];
     sums[0][0] = add_rounded(sums[0][0], other.x), sums[0][1] = add_rounded(sums[0][1], other.y);
     sums[0][2] = add_rounded(sums[0][2], other.z), sums[0][3] = add_rounded(sums[0][3], other.w);
   }
@@ -138,15 +138,15 @@ __global__ void __launch_bounds__(32 * kPackedExpertWarps)
     for (int t = 0; t < X_TILES; ++t) x[t] = rows.x<T>(8 * t + lane / 4);
     const ExpertGroup group = expert_group(p, rows.tile.expert, first_n);
     with_packed_format(group.format, [&]<class Format>(Format) {
-      multiply_share<T, Format>(sums, group.data, 0, p.k, x, lane);
+      multiply_part<T, Format>(sums, group.data, 0, p.k, x, lane);
 #pragma unroll 1
-      for (int share = 1; share < kShares; ++share) {
-        float of_share[X_TILES][4] = {};
-        multiply_share<T, Format>(of_share, group.data, share, p.k, x, lane);
+      for (int part = 1; part < kPartsOfK; ++part) {
+        float of_part[X_TILES][4] = {};
+        multiply_part<T, Format>(of_part, group.data, part, p.k, x, lane);
 #pragma unroll
         for (int t = 0; t < X_TILES; ++t) {
 #pragma unroll
-          for (int j = 0; j < 4; ++j) sums[t][j] = add_rounded(sums[t][j], of_share[t][j]);
+          for (int j = 0; j < 4; ++j) sums[t][j] = add_rounded(sums[t][j], of_part[t][j]);
         }
       }
     });

@@ -20,7 +20,7 @@ using test::Random;
 using test::SafetensorsWriter;
 using test::TemporaryDirectory;
 
-constexpr int64_t kExperts = 3, kHidden = 64, kWidth = 32;
+constexpr int64_t kExperts = 3, kHidden = 64, kWidth = 64;  // equal: a matrix that is transposed has the same shape
 
 // Weights [experts, rows, cols] as the file has them, and their values by the text of OCP's formats.
 struct Mxfp4 {
@@ -49,7 +49,7 @@ class PackedMxfp4Test : public testing::Test {
  protected:
   // Writes a GPT-OSS of one layer, with its experts in MXFP4, or as float32 with the same values, transposed. `change` is called last.
   template <class Change>
-  void write(bool quantized, const Change& change) {
+  void write(bool quantized, const Change& change, bool dense_down = false) {
     Random random(7);
     SafetensorsWriter writer;
     const std::string layer = "model.layers.0.";
@@ -61,19 +61,19 @@ class PackedMxfp4Test : public testing::Test {
     const auto experts = [&](const std::string& name, int64_t rows, int64_t cols) {
       const Mxfp4 weight = make(rows, cols, random);
       floats(layer + "mlp.experts." + name + "_bias", {kExperts, rows});
-      if (quantized) {
+      if (quantized && !(dense_down && name == "down_proj")) {
         writer.add(layer + "mlp.experts." + name + "_blocks", "U8", {kExperts, rows, cols / 32, 16}, weight.blocks);
         writer.add(layer + "mlp.experts." + name + "_scales", "U8", {kExperts, rows, cols / 32}, weight.scales);
         return;
       }
-      std::vector<float> turned;
+      std::vector<float> transposed;
       for (int64_t e = 0; e < kExperts; ++e) {
         for (int64_t col = 0; col < cols; ++col) {
           for (int64_t row = 0; row < rows; ++row)
-            turned.push_back(weight.values[static_cast<size_t>((e * rows + row) * cols + col)]);
+            transposed.push_back(weight.values[static_cast<size_t>((e * rows + row) * cols + col)]);
         }
       }
-      writer.add(layer + "mlp.experts." + name, "F32", {kExperts, cols, rows}, turned);
+      writer.add(layer + "mlp.experts." + name, "F32", {kExperts, cols, rows}, transposed);
     };
     floats("model.embed_tokens.weight", {4, kHidden});
     floats("lm_head.weight", {4, kHidden});
@@ -93,7 +93,7 @@ class PackedMxfp4Test : public testing::Test {
     change(writer);
     const std::string quantization =
         quantized ? R"(, "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]})" : "";
-    directory_.write("config.json", R"({"model_type": "gpt_oss", "hidden_size": 64, "intermediate_size": 32, "vocab_size": 4,
+    directory_.write("config.json", R"({"model_type": "gpt_oss", "hidden_size": 64, "intermediate_size": 64, "vocab_size": 4,
       "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 64,
       "attention_bias": true, "num_local_experts": 3, "num_experts_per_tok": 2, "sliding_window": 16,
       "layer_types": ["full_attention"], "tie_word_embeddings": false, "rope_theta": 150000.0)" +
@@ -151,6 +151,11 @@ TEST_F(PackedMxfp4Test, AModelHasTheLogitsOfItsValues) {
   float largest = 0.0f;
   for (const float logit : want) largest = std::max(largest, std::fabs(logit));
   for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(kept[i], want[i], largest * 0.05f) << i;  // x is quantised, too
+
+  // One of the two matrices may have 16 or 32 bits.
+  write(
+      true, [](SafetensorsWriter&) {}, true);
+  EXPECT_EQ(logits(false, &types), want);
 }
 
 TEST_F(PackedMxfp4Test, AnyRangeOfBytesIsRead) {
@@ -160,7 +165,7 @@ TEST_F(PackedMxfp4Test, AnyRangeOfBytesIsRead) {
   const TensorInfo* const tensor = (*checkpoint)->tensor("model.layers.0.mlp.experts.down_proj");
   ASSERT_NE(tensor, nullptr);
   EXPECT_EQ(tensor->shape, (std::vector<int64_t>{kExperts, kHidden, kWidth}));
-  EXPECT_EQ(tensor->size_bytes, kExperts * kHidden * 17);
+  EXPECT_EQ(tensor->size_bytes, kExperts * kHidden * kWidth / 32 * 17);
   std::vector<std::byte> whole(static_cast<size_t>(tensor->size_bytes));
   ASSERT_TRUE((*checkpoint)->read(*tensor, 0, tensor->size_bytes, whole.data()).ok());
   Random random(3);
@@ -197,8 +202,13 @@ TEST_F(PackedMxfp4Test, BrokenTensorsAreNamed) {
   with_scales({2, 3, 1, 16}, {2, 3, 2}, "U8");
   EXPECT_EQ(refusal(StatusCode::data_loss), "tensor x_scales has shape [2, 3, 2]: scales of x_blocks are [2, 3, 1]");
   with_scales({2, 3, 1, 8}, {2, 3, 1}, "U8");
+  EXPECT_EQ(
+      refusal(StatusCode::data_loss),
+      "tensor x_blocks has shape [2, 3, 1, 8]: blocks of MXFP4 are [experts, rows, blocks of a row, 16], and none is empty");
+  with_scales({0, 1, int64_t{1} << 58, 16}, {0, 1, int64_t{1} << 58}, "U8");
   EXPECT_EQ(refusal(StatusCode::data_loss),
-            "tensor x_blocks has shape [2, 3, 1, 8]: blocks of MXFP4 are [experts, rows, blocks of a row, 16]");
+            "tensor x_blocks has shape [0, 1, 288230376151711744, 16]: blocks of MXFP4 are [experts, "
+            "rows, blocks of a row, 16], and none is empty");
   with_scales({2, 3, 1, 16}, {2, 3, 1}, "I8");
   EXPECT_EQ(refusal(StatusCode::unsupported), "tensor x_blocks has type I8: of weights in MXFP4 it must be U8");
   write(true, [&](SafetensorsWriter& writer) {

@@ -204,7 +204,9 @@ std::vector<Reference> packed_reference(const Case& c, const Inputs<T>& in) {
           const oracle::WeightValue value =
               oracle::weight_value(c.packed[s], in.blocks[s].data() + (e * rows + row) * row_bytes, i);
           weights[static_cast<size_t>(at)] = value.value();
-          const double base = minimum_at(c.packed[s]) >= 0 ? kBase : 0.0;
+          const bool keeps_base =
+              has_zero_point(c.packed[s]) || (minimum_at(c.packed[s]) >= 0 && c.packed[s] != WeightFormat::q2_k);
+          const double base = keeps_base ? kBase : 0.0;
           magnitudes[static_cast<size_t>(at++)] =
               std::fabs(value.scale) * (std::fabs(value.code) + 2.0 * base) + std::fabs(value.minimum);
         }

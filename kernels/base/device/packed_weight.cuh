@@ -38,8 +38,8 @@ struct PackedCodes {
   uint32_t high[4];
 };
 
-// The factors of two rows in a slice. `other` is the minimum, or, where each 16 channels have a scale (kTwoScales), that of the last 16. Only where
-// each 16 channels have a minimum, too (kTwoMinimums), these are minimums of the first and of the last 16.
+// The factors of two rows in a slice. `other` is the minimum, or, where each 16 channels have a scale (kTwoScales), that of the last 16. Formats
+// with a minimum for each 16 channels as well (kTwoMinimums) have those of the first and of the last 16 in the members that follow.
 struct PackedScales {
   float low = 0.0f, high = 0.0f;
   float other_low = 0.0f, other_high = 0.0f;
@@ -608,7 +608,7 @@ struct PackedMxfp4 {
 // Blocks of kGroup channels: scale (float16) | zero point | codes of 4 bits. A unit is 32 channels, whose codes are as those of PackedNibbles.
 // The zero point is a minimum of -scale * zero point, which float32 holds exactly.
 template <int kGroup>
-struct PackedInt4 {
+struct PackedGroups {
   static constexpr int kSlices = 1, kBlockUnits = kGroup / 32, kWords = 4;
   static constexpr bool kHasMinimum = true, kTwoScales = false, kShares = false, kFloatCodes = false;
   static constexpr int kOffset = 0;
@@ -665,9 +665,9 @@ __device__ __forceinline__ void with_packed_format(WeightFormat format, const Vi
     case WeightFormat::iq4_nl: return visit(PackedIq4_Nl());
     case WeightFormat::iq4_xs: return visit(PackedIq4_Xs());
     case WeightFormat::mxfp4: return visit(PackedMxfp4());
-    case WeightFormat::i4_32: return visit(PackedInt4<32>());
-    case WeightFormat::i4_64: return visit(PackedInt4<64>());
-    case WeightFormat::i4_128: return visit(PackedInt4<128>());
+    case WeightFormat::i4_32: return visit(PackedGroups<32>());
+    case WeightFormat::i4_64: return visit(PackedGroups<64>());
+    case WeightFormat::i4_128: return visit(PackedGroups<128>());
     case WeightFormat::dense: return;
   }
 }

@@ -20,7 +20,7 @@ inline Status check_packed_alignment(const char* operation, const void* data, De
 
 inline constexpr int64_t kMaxPackedK = int64_t{1} << 20;
 
-// Checks the formats and shapes of packed weights [n, k], and that `weight` is null beside them. No segments: nothing is checked.
+// Checks the formats, shapes and alignment of packed weights [n, k], and that `weight` is null beside them. No segments: nothing is checked.
 PROLOGUE_API Status check_packed_weight(const char* operation, const PackedWeight& packed, const void* weight, int64_t n, int64_t k,
                                         Device device);
 
