@@ -15,7 +15,7 @@ namespace prologue {
 namespace {
 
 using Method = Int4Config::Method;
-using Shape = std::vector<int64_t>;
+using Dims = std::vector<int64_t>;
 
 constexpr int64_t kCodesOfWord = 8;
 constexpr uint8_t kDefaultZeroPoint = 8;
@@ -86,7 +86,7 @@ Status PackedInt4::set_shape(const Int4Config& config, const Int4Tensors& tensor
   if (tensors.shape != nullptr) {
     const TensorInfo& shape = *tensors.shape;
     PROLOGUE_RETURN_IF_ERROR(check_type(path_, shape, "I64"));
-    if (shape.shape != Shape{2}) {
+    if (shape.shape != Dims{2}) {
       return data_loss(path_, ": tensor ", printable(shape.name), " has shape ", shape_text(shape.shape), ": [2] is expected");
     }
     int64_t dims[2] = {};
@@ -111,7 +111,7 @@ Status PackedInt4::set_shape(const Int4Config& config, const Int4Tensors& tensor
 }
 
 Status PackedInt4::set_groups(const Int4Config& config, const Int4Tensors& tensors, const Read& read) {
-  const auto expected = [&](int64_t groups) { return is_row_major(method_) ? Shape{rows_, groups} : Shape{groups, rows_}; };
+  const auto expected = [&](int64_t groups) { return is_row_major(method_) ? Dims{rows_, groups} : Dims{groups, rows_}; };
   for (const int64_t size : config.group_sizes) {
     const int64_t group_size = size < 0 ? cols_ : size, groups = divide_up(cols_, group_size);
     if (tensors.scales->shape != expected(groups)) continue;
@@ -133,7 +133,7 @@ Status PackedInt4::set_groups(const Int4Config& config, const Int4Tensors& tenso
     const TensorInfo& zeros = *tensors.zero_points;
     PROLOGUE_RETURN_IF_ERROR(check_type(path_, zeros, "I32"));
     const int64_t words = divide_up(rows_, kCodesOfWord);
-    const Shape shape = is_row_major(method_) ? Shape{words, num_groups_} : Shape{num_groups_, words};
+    const Dims shape = is_row_major(method_) ? Dims{words, num_groups_} : Dims{num_groups_, words};
     if (zeros.shape != shape) {
       return data_loss(path_, ": tensor ", printable(zeros.name), " has shape ", shape_text(zeros.shape), ": for ", name_, " ",
                        shape_text(tensors.codes->shape), " ", shape_text(shape), " is expected");
@@ -142,7 +142,7 @@ Status PackedInt4::set_groups(const Int4Config& config, const Int4Tensors& tenso
   if (tensors.group_indices == nullptr) return {};
   const TensorInfo& indices = *tensors.group_indices;
   PROLOGUE_RETURN_IF_ERROR(check_type(path_, indices, "I32"));
-  if (indices.shape != Shape{cols_}) {
+  if (indices.shape != Dims{cols_}) {
     return data_loss(path_, ": tensor ", printable(indices.name), " has shape ", shape_text(indices.shape), ": for ", name_, " ",
                      shape_text(tensors.codes->shape), " ", shape_text({cols_}), " is expected");
   }
@@ -179,7 +179,7 @@ Status PackedInt4::check_scales(const Int4Tensors& tensors, const Read& read) {
     for (size_t i = 0; i < scales.size(); ++i) {
       if (!std::isfinite(scales[i])) {
         const int64_t row = first + static_cast<int64_t>(i) / num_groups_, group = static_cast<int64_t>(i) % num_groups_;
-        return data_loss(path_, ": element ", shape_text(is_row_major(method_) ? Shape{row, group} : Shape{group, row}),
+        return data_loss(path_, ": element ", shape_text(is_row_major(method_) ? Dims{row, group} : Dims{group, row}),
                          " of tensor ", printable(scale.name), " is ", scales[i], ": a scale must be finite");
       }
       exact = exact && (scale_type_ == GgmlType::f16 || to_float(to_float16(scales[i])) == scales[i]);
