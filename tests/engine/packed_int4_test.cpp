@@ -18,6 +18,7 @@
 #include "tests/oracle/weight_blocks.h"
 #include "tests/support/random.h"
 #include "tests/support/safetensors_writer.h"
+#include "tests/support/tiny_directory.h"
 #include "tests/support/weight_blocks.h"
 
 namespace prologue {
@@ -412,29 +413,9 @@ class PackedInt4Model : public PackedInt4Checkpoint {
     matrix("mlp.down_proj", 128, 200);
     directory_.write("config.json", config_of(quantized ? kind().config() : ""));
     directory_.write("model.safetensors", writer.bytes());
-    directory_.write("tokenizer.json", std::string(R"({"added_tokens": [{"id": 3, "content": "<s>", "special": true}],
-      "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}, "decoder": {"type": "ByteLevel"},
-      "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}})"));
+    directory_.write("tokenizer.json", std::string(test::kTinyTokenizer));
   }
-  std::vector<float> logits(bool keep, std::string* types = nullptr) {
-    EngineOptions options;
-    options.model_path = directory_.path();
-    options.device = Device::cpu;
-    options.num_threads = 1;
-    options.context_length = 32;
-    options.max_seqs = 1;
-    options.dtype = DType::f32;
-    options.keep_quantized = keep;
-    auto engine = Engine::load(options);
-    EXPECT_TRUE(engine.ok()) << engine.status().message();
-    std::vector<float> all;
-    if (!engine.ok()) return all;
-    if (types != nullptr) *types = (*engine)->weight_types();
-    ScoreOptions score;
-    score.on_logits = [&](size_t, std::span<const float> row) { all.insert(all.end(), row.begin(), row.end()); };
-    EXPECT_TRUE((*engine)->score(std::vector<int32_t>{0, 1}, std::vector<int32_t>{2, 1, 0}, score).ok());
-    return all;
-  }
+  std::vector<float> logits(bool keep, std::string* types = nullptr) { return test::tiny_logits(directory_.path(), keep, types); }
 };
 
 INSTANTIATE_TEST_SUITE_P(Kinds, PackedInt4Model, testing::ValuesIn(kinds()), [](const auto& row) { return row.param.name; });
@@ -559,6 +540,52 @@ TEST_F(PackedInt4Refusals, ConfigurationsAreNamed) {
 }
 
 // The weight is [16, 64], in groups of 32.
+// A tensor without a name is none of those that a method does not have.
+TEST_F(PackedInt4Refusals, ATensorWithoutANameIsNoPart) {
+  Random random(11);
+  for (const auto& [method, dtype, values] :
+       {std::tuple(Method::gptq, "I64", std::vector<int64_t>{16, 63}), {Method::awq, "I64", std::vector<int64_t>{16, 63}}}) {
+    const Kind kind{"kind", method, 32};
+    const Quantized q = make(kind, 16, 64, random);
+    SafetensorsWriter writer;
+    add(writer, "m", kind, q);
+    writer.add("", dtype, {2}, values);
+    directory_.write("config.json", config_of(kind.config()));
+    directory_.write("model.safetensors", writer.bytes());
+    const auto opened = Checkpoint::open(directory_.path());
+    ASSERT_TRUE(opened.ok()) << opened.status().message();
+    EXPECT_EQ((*opened)->tensor("m.weight")->shape, (Shape{16, 64}));
+  }
+}
+
+// Sizes of groups that the shapes of a weight do not tell apart.
+TEST_F(PackedInt4Refusals, GroupsOfAnOpenSizeAreNamed) {
+  const auto group = [](const char* name, int size, bool symmetric) {
+    return str_cat("\"", name, R"(": {"weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": )", size,
+                   R"(, "symmetric": )", symmetric ? "true" : "false", "}}");
+  };
+  const auto config = [](const std::string& groups) {
+    return R"({"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {)" + groups + "}}";
+  };
+  SafetensorsWriter writer;
+  writer.add("m.weight_packed", "I32", {8, 8}, std::vector<uint32_t>(64));
+  writer.add("m.weight_scale", "F16", {8, 2}, std::vector<uint16_t>(16, 0x2000));
+  const auto refused_groups = [&](const std::string& groups) {
+    directory_.write("config.json", config_of(config(groups)));
+    directory_.write("model.safetensors", writer.bytes());
+    const auto opened = Checkpoint::open(directory_.path());
+    return opened.ok() ? std::string() : opened.status().message();
+  };
+  EXPECT_EQ(refused_groups(group("a", 32, true) + ", " + group("b", 128, true)), "");
+  EXPECT_NE(
+      refused_groups(group("a", 32, true) + ", " + group("b", 40, true))
+          .find("the groups of m.weight_packed [8, 8] may have 32 or 40 channels: quantization_config must not leave that open"),
+      std::string::npos);
+  EXPECT_NE(refused_groups(group("a", 32, true) + ", " + group("b", 128, false)).find("all groups must be alike"),
+            std::string::npos);
+  EXPECT_NE(refused_groups("").find("quantization_config has no config_groups with weights"), std::string::npos);
+}
+
 TEST_F(PackedInt4Refusals, BrokenTensorsAreNamed) {
   const Kind gptq{"gptq", Method::gptq, 32, "F16", Order::ascending}, awq{"awq", Method::awq, 32};
   const Kind desc_act{"gptq", Method::gptq, 32, "F16", Order::shuffled};

@@ -17,6 +17,7 @@
 #include "tests/oracle/weight_blocks.h"
 #include "tests/support/random.h"
 #include "tests/support/safetensors_writer.h"
+#include "tests/support/tiny_directory.h"
 #include "tests/support/weight_blocks.h"
 
 namespace prologue {
@@ -275,28 +276,10 @@ class QuantizedModel : public QuantizedCheckpoint {
     matrix("mlp.down_proj", 128, 200);
     directory_.write("config.json", config_of(quantized ? kind().config : ""));
     directory_.write("model.safetensors", writer.bytes());
-    directory_.write("tokenizer.json", std::string(R"({"added_tokens": [{"id": 3, "content": "<s>", "special": true}],
-      "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}, "decoder": {"type": "ByteLevel"},
-      "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}})"));
+    directory_.write("tokenizer.json", std::string(test::kTinyTokenizer));
   }
   std::vector<float> logits(std::optional<bool> keep, std::string* types = nullptr) {
-    EngineOptions options;
-    options.model_path = directory_.path();
-    options.device = Device::cpu;
-    options.num_threads = 1;
-    options.context_length = 32;
-    options.max_seqs = 1;
-    options.dtype = DType::f32;
-    options.keep_quantized = keep;
-    auto engine = Engine::load(options);
-    EXPECT_TRUE(engine.ok()) << engine.status().message();
-    std::vector<float> all;
-    if (!engine.ok()) return all;
-    if (types != nullptr) *types = (*engine)->weight_types();
-    ScoreOptions score;
-    score.on_logits = [&](size_t, std::span<const float> row) { all.insert(all.end(), row.begin(), row.end()); };
-    EXPECT_TRUE((*engine)->score(std::vector<int32_t>{0, 1}, std::vector<int32_t>{2, 1, 0}, score).ok());
-    return all;
+    return test::tiny_logits(directory_.path(), keep, types);
   }
 };
 
