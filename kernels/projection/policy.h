@@ -170,6 +170,14 @@ constexpr int64_t most_tokens_of_packed_launches(int64_t most_tokens) { return m
 // Heads take the most blocks that an SM has room for at once, two.
 constexpr bool packed_heads_fit(int64_t blocks) { return blocks <= 2 * kSms; }
 
+// ---- integer ----------------------------------------------------------------------------------------------------------------
+
+// These are the bytes of weights in flight to an SM.
+inline constexpr int64_t kIntegerBytesInFlight = 84 * 1024;
+
+// Fewer rows leave SMs without a block.
+inline constexpr int64_t kFewestIntegerRows = 1024;
+
 // ---- unpacking --------------------------------------------------------------------------------------------------------------
 
 // Returns the fewest tokens that packed weights with rows of k channels are multiplied by in this way. For fewer, registers are faster: what

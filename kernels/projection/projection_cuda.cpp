@@ -26,12 +26,14 @@ std::optional<Launch> choose(const ProjectionParams& params) {
 int64_t tokens_of_packed_launch(const ProjectionParams& params) {
   if (params.packed.num_segments == 0) return 0;
   ProjectionParams few = params;
+  int64_t most = 0;
   for (const auto* way : kOutputWays) {
     few.num_tokens = way->most_tokens;
     const bool is_few = params.num_tokens <= policy::most_tokens_of_packed_launches(way->most_tokens);
-    if (way->reads_packed && way->most_tokens < params.num_tokens && is_few && way->choose(few)) return way->most_tokens;
+    const bool is_more = way->most_tokens > most && way->most_tokens < params.num_tokens;
+    if (way->reads_packed && is_more && is_few && way->choose(few)) most = way->most_tokens;
   }
-  return 0;
+  return most;
 }
 
 Status launch(const Launch& chosen, const Execution& execution) { return chosen.start(chosen, execution.stream); }

@@ -3,6 +3,7 @@
 //   vector     1 token: a warp's rows of the weights are in registers before there is an x
 //   ring       2 to 64 tokens: weights and x pass by TMA through a ring of stages in shared memory; one block has all of k, or half of it
 //   registers  up to 16 tokens: cooperating blocks divide k, and weights stream through registers
+//   integer    1 or 2 tokens with packed weights, whose codes and x are multiplied as whole numbers
 //   unpacking  2 to 64 tokens with packed weights, which are made operands of 16 bits in registers
 //   tiles      prompts: tiles of x W^T by wgmma; other warps finish a tile while the next one is multiplied
 //
@@ -87,9 +88,9 @@ struct HeadCall {
 };
 
 // The ways with each finisher, in the order in which they are asked.
-extern const Way<ProjectionParams> kVectorOutput, kRingOutput, kUnpackingOutput, kRegistersOutput, kTilesOutput;
-inline constexpr const Way<ProjectionParams>* kOutputWays[] = {&kVectorOutput, &kRingOutput, &kUnpackingOutput, &kRegistersOutput,
-                                                               &kTilesOutput};
+extern const Way<ProjectionParams> kVectorOutput, kRingOutput, kIntegerOutput, kUnpackingOutput, kRegistersOutput, kTilesOutput;
+inline constexpr const Way<ProjectionParams>* kOutputWays[] = {&kVectorOutput,    &kRingOutput,      &kIntegerOutput,
+                                                               &kUnpackingOutput, &kRegistersOutput, &kTilesOutput};
 extern const Way<HeadCall> kVectorHeads, kRingHeads, kRegistersHeads, kTilesHeads;
 inline constexpr const Way<HeadCall>* kHeadWays[] = {&kVectorHeads, &kRingHeads, &kRegistersHeads, &kTilesHeads};
 

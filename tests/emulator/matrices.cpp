@@ -54,4 +54,23 @@ void multiply(bool bfloat16, LaneOfMultiplication* const* lanes) {
   }
 }
 
+void multiply_integers(LaneOfIntegers* const* lanes) {
+  int8_t a[16][32], b[32][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    const LaneOfIntegers& theirs = *lanes[lane];
+    const auto byte_of = [](uint32_t word, int i) { return static_cast<int8_t>(word >> (8 * i)); };
+    for (int byte = 0; byte < 4; ++byte) {
+      const int k = lane % 4 * 4 + byte;
+      for (int i = 0; i < 4; ++i) a[lane / 4 + i % 2 * 8][k + i / 2 * 16] = byte_of(theirs.a[i], byte);
+      for (int i = 0; i < 2; ++i) b[k + i * 16][lane / 4] = byte_of(theirs.b[i], byte);
+    }
+  }
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int i = 0; i < 4; ++i) {
+      const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+      for (int k = 0; k < 32; ++k) lanes[lane]->c[i] += a[row][k] * b[k][column];
+    }
+  }
+}
+
 }  // namespace emulator

@@ -19,4 +19,11 @@ struct LaneOfMultiplication {
 };
 void multiply(bool bfloat16, LaneOfMultiplication* const* lanes);
 
+// The same of mma.m16n8k32 of s8.
+struct LaneOfIntegers {
+  uint32_t a[4], b[2];
+  int32_t c[4];
+};
+void multiply_integers(LaneOfIntegers* const* lanes);
+
 }  // namespace emulator

@@ -276,4 +276,17 @@ __device__ inline void multiply_matrices(float (&c)[4], const uint32_t (&a)[2], 
   }
 }
 
+// Compute d [16, 8] = a [16, 32] b [32, 8] + base over a warp, and the same of 16 channels, of signed whole numbers of 8 bits. Four neighbours in
+// k are a word.
+__device__ inline void multiply_integers(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, int32_t base) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(base));
+}
+__device__ inline void multiply_integers(int32_t (&d)[4], const uint32_t (&a)[2], uint32_t b, int32_t base) {
+  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %7, %7, %7};"
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(b), "r"(base));
+}
+
 }  // namespace prologue::cuda

@@ -15,8 +15,10 @@
 //   scales(words, unit % 2)                             of the unit's only slice, or (kShares) of slice lane % 4
 //
 //   signed_codes(words)                                 if kOffset = 128 or kFloatCodes: codes of eight bits as they are, with other bits above
+//   integers(words, slice, lane, unit % 2, a)           a slice as the first operand of mma.m16n8k32, of signed whole numbers of eight bits
 //
-// A weight is (code - kOffset) * scale + minimum. If kFloatCodes, codes<0> has codes of float8_e4m3fn, and a weight is their value * scale.
+// A weight is (code - kOffset) * scale + minimum, and number * kOfInteger * scale + minimum (kOfInteger is 0 if weights are no whole numbers).
+// If kFloatCodes, codes<0> has codes of float8_e4m3fn, and a weight is their value * scale.
 #pragma once
 
 #include <cstdint>
@@ -138,6 +140,27 @@ struct PackedNibbles {
     return codes;
   }
 
+  // Without a minimum a code is in the upper bits of its number, whose sign is then that of the code less the offset.
+  static constexpr float kOfInteger = kMinimum ? 1.0f : kFifth ? 1.0f / 8 : 1.0f / 16;
+  __device__ static void integers(const uint32_t (&words)[kWords], int, int lane, int, uint32_t (&a)[4]) {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+#pragma unroll
+      for (int last = 0; last < 2; ++last) {
+        constexpr int kUp = kMinimum ? 0 : kFifth ? 3 : 4;
+        constexpr uint32_t kSigns = kMinimum ? 0 : 0x80808080u;
+        const uint32_t nibbles = last == 0 ? words[row] << kUp : words[row] >> (4 - kUp);
+        uint32_t fifths = kSigns;
+        if constexpr (kFifth) {
+          const uint32_t four =
+              words[kWords - 2 + row] >> (16 * last + lane % 4 * 4) & 15u;  // of channels: to bit 4 + kUp of a byte each
+          fifths = and_xor(four * (0x00204081u << (4 + kUp)), 0x10101010u << kUp, kSigns);
+        }
+        a[2 * last + row] = and_xor(nibbles, 0x0f0f0f0fu << kUp, fifths);
+      }
+    }
+  }
+
   __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
     PackedScales s;
     s.low = low_half(words[2]), s.high = high_half(words[2]);
@@ -189,6 +212,12 @@ struct PackedQ8_0 {
   }
   // The same as they are in memory, with other bits above.
   __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords]) { return codes_of_bytes(words); }
+
+  static constexpr float kOfInteger = 1.0f;
+  __device__ static void integers(const uint32_t (&words)[kWords], int, int, int, uint32_t (&a)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[i] = words[i];
+  }
 
   __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
     PackedScales s;
@@ -252,6 +281,15 @@ struct PackedParts {
     return codes;
   }
 
+  static constexpr float kOfInteger = 1.0f;
+  __device__ static void integers(const uint32_t (&words)[kWords], int slice, int, int half, uint32_t (&a)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t fifths = kFifth ? words[13 + i] << (4 - 4 * half) >> slice & 0x10101010u : 0;
+      a[i] = and_or(words[slice / 2 * 4 + i] >> (slice % 2 * 4), 0x0f0f0f0fu, fifths);
+    }
+  }
+
   // Lane c of a row's four has the bytes of part 4 half + c.
   __device__ static PackedScales scales(const uint32_t (&words)[kWords], int half) {
     const uint32_t scale = half == 0 ? words[10] & 0x3f3fu : (words[12] & 0x0f0fu) | (words[10] >> 2 & 0x3030u);
@@ -309,6 +347,16 @@ struct PackedQ6_K {
     return codes;
   }
 
+  // A code is in the upper bits of its number, as in PackedNibbles.
+  static constexpr float kOfInteger = 1.0f / 4;
+  __device__ static void integers(const uint32_t (&words)[kWords], int slice, int, int, uint32_t (&a)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t nibbles = slice < 2 ? words[slice % 2 * 4 + i] << 2 : words[slice % 2 * 4 + i] >> 2;
+      a[i] = and_xor(words[8 + i] << (6 - 2 * slice), 0xc0c0c0c0u, and_xor(nibbles, 0x3c3c3c3cu, 0x80808080u));
+    }
+  }
+
   // Lane c has the scales of run c, whose bytes are signed.
   __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
     const uint32_t parts = (words[12] | words[13] << 16) ^ 0x80808080u;
@@ -357,6 +405,12 @@ struct PackedBytes {
   // The same as they are in memory, with other bits above.
   __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords]) { return codes_of_bytes(words); }
 
+  static constexpr float kOfInteger = kFloat ? 0.0f : 1.0f;
+  __device__ static void integers(const uint32_t (&words)[kWords], int, int, int, uint32_t (&a)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[i] = words[i];
+  }
+
   __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
     PackedScales s;
     s.low = __uint_as_float(words[4]), s.high = __uint_as_float(words[5]);
@@ -398,6 +452,12 @@ struct PackedQ2_K {
       codes.high[pair] = and_or(words[pair / 2 * 2 + 1] >> shift, 0x00030003u, kBase);
     }
     return codes;
+  }
+
+  static constexpr float kOfInteger = 1.0f;
+  __device__ static void integers(const uint32_t (&words)[kWords], int, int, int, uint32_t (&a)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[i] = words[i] >> (words[8] % 4 * 2) & 0x03030303u;
   }
 
   __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
@@ -458,6 +518,16 @@ struct PackedQ3_K {
     return codes;
   }
 
+  // A code is in the upper bits of its number, as in PackedNibbles.
+  static constexpr float kOfInteger = 1.0f / 32;
+  __device__ static void integers(const uint32_t (&words)[kWords], int, int, int, uint32_t (&a)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t two = words[i] >> (words[13] % 4 * 2) << 5, third = words[4 + i] >> words[13] << 7;
+      a[i] = and_xor(third, 0x80808080u, and_xor(two, 0x60606060u, 0x80808080u));
+    }
+  }
+
   __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
     const uint32_t lower = (words[8] | words[9] << 16) >> (words[13] / 4 * 4) & 0x0f0f0f0fu;
     const uint32_t upper = (words[10] | words[11] << 16) >> (words[13] / 2 * 2) & 0x03030303u;
@@ -470,9 +540,9 @@ struct PackedQ3_K {
   }
 };
 
-// Returns the bytes of a table that a word of two rows' codes of four bits numbers, as codes_of_bytes() does with codes of eight bits.
-__device__ inline PackedCodes codes_of_table(const uint32_t (&rows)[2], const uint32_t (&table)[4]) {
-  uint32_t words[4];
+// Finds the bytes of a table that a word of two rows' codes of four bits numbers: words of four bytes, two of the first 16 channels' rows, then two
+// of the last.
+__device__ inline void bytes_of_table(const uint32_t (&rows)[2], const uint32_t (&table)[4], uint32_t (&words)[4]) {
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     // A permutation takes four codes of three bits; the fourth bit chooses between two.
@@ -487,6 +557,10 @@ __device__ inline PackedCodes codes_of_table(const uint32_t (&rows)[2], const ui
     words[row] = __byte_perm(bytes[0], bytes[1], 0x6420u);      // of low nibbles: the first 16 channels
     words[2 + row] = __byte_perm(bytes[0], bytes[1], 0x7531u);  // of high nibbles
   }
+}
+__device__ inline PackedCodes codes_of_table(const uint32_t (&rows)[2], const uint32_t (&table)[4]) {
+  uint32_t words[4];
+  bytes_of_table(rows, table, words);
   return codes_of_bytes(words);
 }
 
@@ -502,8 +576,13 @@ __device__ inline PackedCodes with_bits_above(PackedCodes codes) {
 }
 
 // The values of the codes of IQ4_NL and IQ4_XS, signed: -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113.
+__device__ inline void bytes_of_iq4(uint32_t low, uint32_t high, uint32_t (&words)[4]) {
+  bytes_of_table({low, high}, {0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u}, words);
+}
 __device__ inline PackedCodes codes_of_iq4(uint32_t low, uint32_t high) {
-  return codes_of_table({low, high}, {0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u});
+  uint32_t words[4];
+  bytes_of_iq4(low, high, words);
+  return codes_of_bytes(words);
 }
 
 // Blocks of 32 channels: scale | 32 x 4 bits.
@@ -526,6 +605,11 @@ struct PackedIq4_Nl {
     return with_bits_above<kBase ^ 0x00800080u>(signed_codes(words));
   }
   __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords]) { return codes_of_iq4(words[0], words[1]); }
+
+  static constexpr float kOfInteger = 1.0f;
+  __device__ static void integers(const uint32_t (&words)[kWords], int, int, int, uint32_t (&a)[4]) {
+    bytes_of_iq4(words[0], words[1], a);
+  }
 
   __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
     PackedScales s;
@@ -560,6 +644,11 @@ struct PackedIq4_Xs {
   }
   __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords]) { return codes_of_iq4(words[0], words[1]); }
 
+  static constexpr float kOfInteger = 1.0f;
+  __device__ static void integers(const uint32_t (&words)[kWords], int, int, int, uint32_t (&a)[4]) {
+    bytes_of_iq4(words[0], words[1], a);
+  }
+
   __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
     const uint32_t lower = words[3] >> (words[5] % 2 * 4) & 0x0f0fu, upper = words[4] >> (words[5] % 4 * 2) & 0x0303u;
     const uint32_t parts = lower | upper << 4;
@@ -592,6 +681,11 @@ struct PackedMxfp4 {
   // 0, 1, 2, 3, 4, 6, 8, 12 and, but for 0, the same with a sign.
   __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords]) {
     return codes_of_table({words[0], words[1]}, {0x44403800u, 0x54504c48u, 0xc4c0b800u, 0xd4d0ccc8u});
+  }
+
+  static constexpr float kOfInteger = 1.0f;
+  __device__ static void integers(const uint32_t (&words)[kWords], int, int, int, uint32_t (&a)[4]) {
+    bytes_of_table({words[0], words[1]}, {0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu}, a);
   }
 
   __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
@@ -635,6 +729,12 @@ struct PackedGroups {
       codes.high[pair] = and_or(words[1] >> (pair % 2 * 8 + pair / 2 * 4), 0x000f000fu, kBase);
     }
     return codes;
+  }
+
+  static constexpr float kOfInteger = 1.0f;
+  __device__ static void integers(const uint32_t (&words)[kWords], int, int, int, uint32_t (&a)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[i] = words[i % 2] >> (i / 2 * 4) & 0x0f0f0f0fu;
   }
 
   __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {

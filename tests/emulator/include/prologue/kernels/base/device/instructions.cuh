@@ -189,4 +189,14 @@ void multiply_matrices(float (&c)[4], const uint32_t (&a)[2], uint32_t b) {
   multiply_matrices<T>(c, {a[0], a[1], 0, 0}, b, 0);
 }
 
+// mma.m16n8k32 of s8
+inline void multiply_integers(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, int32_t base) {
+  emulator::LaneOfIntegers mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}, {base, base, base, base}};
+  emulator::together(0xffffffffu, mine, [](emulator::LaneOfIntegers* const* lanes) { emulator::multiply_integers(lanes); });
+  std::memcpy(d, mine.c, sizeof d);
+}
+inline void multiply_integers(int32_t (&d)[4], const uint32_t (&a)[2], uint32_t b, int32_t base) {
+  multiply_integers(d, {a[0], a[1], 0, 0}, b, 0, base);
+}
+
 }  // namespace prologue::cuda

@@ -1,0 +1,61 @@
+// This kernel is for 1 and 2 tokens and packed weights with a linear layer's end (integer/product.cuh, finish/output.cuh). With a gated activation
+// the first half of a block's tiles are rows of gate, the second half the rows of up that go with them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include <prologue/kernels/projection/finish/output.cuh>
+#include <prologue/kernels/projection/integer/product.cuh>
+
+namespace prologue::cuda {
+
+template <class T>
+__global__ void __launch_bounds__(kIntegerThreads, 2)
+    integer_output_kernel(const __grid_constant__ PackedArgs<IntegerArgs> a, const __grid_constant__ OutputArgs o) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  constexpr int kTileRows = static_cast<int>(kPackedGroupRows);
+  const IntegerShared shared = lay_out(dynamic_shared<unsigned char>(), a);
+  const int rows = o.gated != 0 ? a.tiles * kTileRows / 2 : a.tiles * kTileRows;  // of y
+  const int first_row = static_cast<int>(blockIdx.x) * rows;
+  // Tiles that the weights do not have are the last one once more: nothing of them is stored.
+  const auto rows_of = [&](int tile) {
+    const int row = tile * kTileRows;
+    const bool is_up = row >= rows;
+    const int of_y = min(first_row + row - (is_up ? rows : 0), o.n - kTileRows);
+    return PackedWeights<T>::rows_at(a, int64_t{of_y} + (is_up ? o.n : 0));
+  };
+  IntegerStream<T, decltype(rows_of)> stream(a, shared, rows_of);
+  let_next_kernel_start();
+  prefetch_norm_weight(a);
+  wait_for_previous_kernels();
+
+  const int groups = min(rows, o.n - first_row) / kRowsAtOnce, thread = static_cast<int>(threadIdx.x);
+  const auto address = [&](int i, int t) { return address_of_output<T>(o, t, first_row + (i - t * groups) * kRowsAtOnce); };
+  Packed<T, kRowsAtOnce> residual = {};
+  const auto load_residual = [&](int i) {
+    if (o.adds != 0) residual = load_packed<T>(address(i, i / groups));
+  };
+  if (thread < a.num_tokens * groups) load_residual(thread);
+  stage_x<T>(a, shared);
+  __syncthreads();
+  stream.multiply();
+  __syncthreads();
+#pragma unroll 1
+  for (int i = thread; i < a.num_tokens * groups; i += kIntegerThreads) {
+    if (i != thread) load_residual(i);
+    const int t = i / groups, row = (i - t * groups) * kRowsAtOnce;
+    const float factor = norm_of_token(a, shared, t);
+    finish_rows<T>(o, row, rows, first_row + row, address(i, t), residual,
+                   [&](int of_block, float(&values)[kRowsAtOnce]) { gather_rows(a, shared, t, of_block, factor, values); });
+  }
+#endif
+}
+
+// ---- on the host ------------------------------------------------------------------------------------------------------------
+
+// The kernel that ships for an element type (integer/instances_cuda.cu), or null.
+using IntegerOutputKernel = void (*)(PackedArgs<IntegerArgs>, OutputArgs);
+IntegerOutputKernel integer_output(DType type);
+
+}  // namespace prologue::cuda

@@ -1,0 +1,389 @@
+// In this way, which is for 1 and 2 tokens and packed weights, the weights' codes are multiplied as the whole numbers that they are, by x as whole
+// numbers: a code needs one or two instructions, where making it a number of 16 bits takes four.
+//
+// Each 32 channels of x of a token, a slice, have a power of two, by which they become whole numbers of 23 bits: three of 8 bits (digits), which are
+// columns of mma.m16n8k32. So a slice's products are exact. A number is off by at most 2^-22 of the largest of its slice, and by nothing if it is
+// not 2^14 times smaller than that (float16: 2^11).
+//
+// An SM has one block, with some tiles of 16 rows of the weights. Its warps divide the slices of all of its tiles evenly, so a warp may have the end
+// of one tile and the beginning of the next. Weights pass through a ring of the warp's own in shared memory, in pieces of up to eight slices; a
+// ring is filled before there is an x. Every block has all of x.
+#pragma once
+
+#include <cstdint>
+
+#include <prologue/kernels/base/divide_up.h>
+#include <prologue/kernels/base/shared/reciprocal_root.h>
+#include <prologue/kernels/base/device/head_unit.cuh>
+#include <prologue/kernels/base/device/hopper.cuh>
+#include <prologue/kernels/base/device/instructions.cuh>
+#include <prologue/kernels/projection/sums.cuh>
+#include <prologue/kernels/projection/weights/packed.cuh>
+
+namespace prologue::cuda {
+
+inline constexpr int kMostIntegerTokens = 2;
+inline constexpr int kIntegerWarps = 12, kIntegerThreads = 32 * kIntegerWarps;
+inline constexpr int kMostIntegerStages = 8;
+inline constexpr int kMostBytesOfPiece = 3456;
+
+// The three digits of 32 channels of x [digit][32], and the factors of a slice: of lanes whose sums are of the first digit, and of others.
+struct SliceFactors {
+  float scale;             // a power of two: x is the whole number times this
+  float all, first, last;  // the sums of x, of all of its channels, the first and the last 16, over 2^16. Or zeros.
+};
+struct IntegerSlice {
+  uint2 digits[3][4];  // [digit][c]: channels 4 c to 4 c + 3, and those 16 further
+  SliceFactors factors[2];
+};
+static_assert(sizeof(IntegerSlice) == 128);
+
+struct IntegerArgs {
+  const char* x = nullptr;
+  const char* norm_weight = nullptr;  // null = 1
+  int64_t x_stride = 0;               // bytes
+  int32_t num_tokens = 0;
+  int32_t slices = 0;             // of k
+  int32_t tiles = 0;              // of 16 rows, of a block
+  int32_t stages = 0;             // of a warp's ring
+  int32_t stage_bytes = 0;        // a multiple of 16
+  int32_t log_blocks = 0;         // 2^log_blocks blocks, a cluster, have the rows of a head; otherwise 0
+  int32_t float_norm_weight = 0;  // norm_weight is float32
+  int32_t normed = 0;
+  float eps = 0.0f;
+  float inverse_k = 0.0f;  // 1 / k
+};
+
+// What a block has in shared memory beside the rings.
+struct IntegerTail {
+  Barrier filled[kIntegerWarps][kMostIntegerStages];
+  float squares[kMostIntegerTokens][kIntegerWarps];  // of x, of each warp's channels
+};
+
+// Describes a block's shared memory.
+struct IntegerShared {
+  IntegerSlice* x;  // [slices][num_tokens]
+  float* sums;      // [kIntegerWarps + tiles][num_tokens][16]
+  unsigned char* rings;
+  IntegerTail* tail;
+};
+
+__host__ __device__ inline int64_t integer_x_bytes(const IntegerArgs& a) {
+  return int64_t{a.slices} * a.num_tokens * static_cast<int64_t>(sizeof(IntegerSlice));
+}
+__host__ __device__ inline int64_t integer_sums_bytes(const IntegerArgs& a) {
+  return int64_t{kIntegerWarps + a.tiles} * a.num_tokens * (kPackedGroupRows * 4);
+}
+__host__ __device__ inline int64_t integer_ring_bytes(const IntegerArgs& a) { return int64_t{a.stages} * a.stage_bytes; }
+__host__ __device__ inline int64_t integer_shared_bytes(const IntegerArgs& a) {
+  return integer_x_bytes(a) + integer_sums_bytes(a) + kIntegerWarps * integer_ring_bytes(a) +
+         static_cast<int64_t>(sizeof(IntegerTail));
+}
+
+__device__ inline IntegerShared lay_out(unsigned char* memory, const IntegerArgs& a) {
+  IntegerShared shared;
+  shared.x = reinterpret_cast<IntegerSlice*>(memory);
+  shared.sums = reinterpret_cast<float*>(memory + integer_x_bytes(a));
+  shared.rings = memory + integer_x_bytes(a) + integer_sums_bytes(a);
+  shared.tail = reinterpret_cast<IntegerTail*>(shared.rings + kIntegerWarps * integer_ring_bytes(a));
+  return shared;
+}
+
+// Returns the slices of a piece, whose bytes in 16 rows these are.
+__host__ __device__ constexpr int slices_of_piece(int slice_bytes) { return 8 * slice_bytes <= kMostBytesOfPiece ? 8 : 4; }
+template <class Format>
+inline constexpr int kFormatSliceBytes = Format::kGroupBytes / (Format::kBlockUnits * Format::kSlices);
+
+// All slices of a block's tiles, one tile after another, are divided among its warps, in units of 2^log_unit slices.
+struct IntegerShares {
+  int of_tile;  // units
+  int all;
+
+  __device__ explicit IntegerShares(const PackedArgs<IntegerArgs>& a)
+      : of_tile(a.slices >> a.packed.log_unit), all(of_tile * a.tiles) {}
+  // Returns the first unit of a warp.
+  __device__ int begin(int warp) const { return all * warp / kIntegerWarps; }
+  // Returns the warp that has this unit.
+  __device__ int warp_of(int unit) const { return ((unit + 1) * kIntegerWarps - 1) / all; }
+};
+
+// Streams a warp's slices through its ring, and multiplies them. rows_of(tile) says where the rows of a tile of the block are.
+template <class T, class RowsOf>
+class IntegerStream {
+ public:
+  __device__ IntegerStream(const PackedArgs<IntegerArgs>& a, const IntegerShared& shared, const RowsOf& rows_of)
+      : a_(a),
+        shared_(shared),
+        rows_of_(rows_of),
+        warp_(static_cast<int>(threadIdx.x) / 32),
+        lane_(static_cast<int>(threadIdx.x) % 32),
+        ring_(shared.rings + warp_ * integer_ring_bytes(a)),
+        filled_(shared.tail->filled[warp_]) {
+    const IntegerShares shares(a);
+    const int begin = shares.begin(warp_), end = shares.begin(warp_ + 1);
+    tile_ = begin / shares.of_tile;
+    slice_ = (begin - tile_ * shares.of_tile) << a.packed.log_unit;
+    left_ = (end - begin) << a.packed.log_unit;
+    next_tile_ = tile_, next_slice_ = slice_, next_left_ = left_;
+    if (lane_ == 0) {
+      for (int i = 0; i < a.stages; ++i) filled_[i].init(1);
+      fence_barrier_init();
+    }
+    __syncwarp();
+    if (left_ > 0) open_tile();
+    for (int i = 0; i < a.stages; ++i) fill(i);
+  }
+
+  // Stores the sums of each tile of which the warp has a part: of 16 rows and each token.
+  __device__ void multiply() {
+    if (left_ == 0) {
+      const float none[4] = {};
+      store_sums(none);  // somebody may add them
+      return;
+    }
+#pragma unroll 1
+    for (; left_ > 0; ++tile_, slice_ = 0) {
+      float sums[4] = {};
+      const int count = min(left_, a_.slices - slice_);
+      with_packed_format(rows_of_(tile_).format, [&]<class Format>(Format) { multiply_slices<Format>(sums, count); });
+      store_sums(sums);
+      left_ -= count;
+    }
+  }
+
+ private:
+  // The tile whose pieces are copied next.
+  __device__ void open_tile() {
+    const PackedGroup group = rows_of_(next_tile_);
+    slice_bytes_ = static_cast<int>(weight_block_bytes(group.format)) * static_cast<int>(kPackedGroupRows) *
+                   kPackedSliceChannels / static_cast<int>(weight_block_elements(group.format));
+    from_ = group.data + int64_t{next_slice_} * slice_bytes_;
+  }
+
+  // Starts to copy the next piece, if there is one, to stage `stage`, which nobody reads any more.
+  __device__ void fill(int stage) {
+    if (next_left_ == 0) return;
+    const int count = min(min(next_left_, a_.slices - next_slice_), slices_of_piece(slice_bytes_)), bytes = count * slice_bytes_;
+    if (lane_ == 0) {
+      filled_[stage].arrive_and_expect(bytes);
+      copy_bytes(ring_ + stage * a_.stage_bytes, from_, bytes, filled_[stage]);
+    }
+    from_ += bytes;
+    next_slice_ += count, next_left_ -= count;
+    if (next_slice_ == a_.slices && next_left_ > 0) ++next_tile_, next_slice_ = 0, open_tile();
+  }
+
+  template <class Format>
+  __device__ __forceinline__ void multiply_slices(float (&sums)[4], int count) {
+    if constexpr (Format::kOfInteger != 0.0f) {
+      constexpr int kPiece = slices_of_piece(kFormatSliceBytes<Format>);
+      // A lane has a row of x's digits: column lane / 4 is of token lane / 16.
+      const int token = a_.num_tokens == 1 ? 0 : lane_ / 16, digit = min(lane_ / 4 % 4, 2);
+      const int of_slice = a_.num_tokens * static_cast<int>(sizeof(IntegerSlice));
+      const auto* x = reinterpret_cast<const unsigned char*>(shared_.x + slice_ * a_.num_tokens);
+      const auto* digits = x + token * sizeof(IntegerSlice) + (digit * 4 + lane_ % 4) * sizeof(uint2);
+      // Its sums are of columns 2 (lane % 4) and the next one.
+      const int token_of_sums = a_.num_tokens == 1 ? 0 : lane_ % 4 / 2;
+      const auto* factors = x + token_of_sums * sizeof(IntegerSlice) + 3 * 4 * sizeof(uint2) + lane_ % 2 * sizeof(SliceFactors);
+#pragma unroll 1
+      for (int done = 0; done < count; done += kPiece) {
+        filled_[stage_].wait(parity_);
+        const char* const data = reinterpret_cast<const char*>(ring_) + stage_ * a_.stage_bytes;
+        const int units = min(count - done, kPiece) / Format::kSlices;
+#pragma unroll
+        for (int unit = 0; unit < kPiece / Format::kSlices; ++unit) {
+          if (unit < units) multiply_unit<Format>(sums, data, unit, digits, factors, of_slice);
+          digits += Format::kSlices * of_slice, factors += Format::kSlices * of_slice;
+        }
+        __syncwarp();  // all have read the stage
+        fill(stage_);
+        if (++stage_ == a_.stages) stage_ = 0, parity_ ^= 1;
+      }
+    }
+  }
+
+  template <class Format>
+  __device__ __forceinline__ void multiply_unit(float (&sums)[4], const char* data, int unit, const unsigned char* digits,
+                                                const unsigned char* factors, int of_slice) const {
+    uint32_t words[Format::kWords];
+    Format::template load<ChannelOrder::as_packed>(words, data, unit, lane_);
+    PackedScales own = Format::scales(words, unit % 2);
+    own.low *= Format::kOfInteger, own.high *= Format::kOfInteger;
+    if constexpr (Format::kTwoScales) own.other_low *= Format::kOfInteger, own.other_high *= Format::kOfInteger;
+#pragma unroll
+    for (int slice = 0; slice < Format::kSlices; ++slice) {
+      const PackedScales s = scales_of_slice<Format>(own, slice, lane_);
+      uint32_t a[4];
+      Format::integers(words, slice, lane_, unit % 2, a);
+      const uint2 x = *reinterpret_cast<const uint2*>(digits + slice * of_slice);
+      const float4 f = *reinterpret_cast<const float4*>(factors + slice * of_slice);  // SliceFactors
+      int32_t products[4];
+      if constexpr (Format::kTwoScales) {
+        multiply_integers(products, {a[0], a[1]}, x.x, kSumBase);
+        add_products(sums, products, s.low * f.x, s.high * f.x);
+        multiply_integers(products, {a[2], a[3]}, x.y, kSumBase);
+        add_products(sums, products, s.other_low * f.x, s.other_high * f.x);
+        if constexpr (Format::kHasMinimum) {
+          sums[0] = fmaf(s.minimum_low, f.z, fmaf(s.other_minimum_low, f.w, sums[0]));
+          sums[2] = fmaf(s.minimum_high, f.z, fmaf(s.other_minimum_high, f.w, sums[2]));
+        }
+      } else {
+        multiply_integers(products, a, x.x, x.y, kSumBase);
+        add_products(sums, products, s.low * f.x, s.high * f.x);
+        if constexpr (Format::kHasMinimum) sums[0] = fmaf(s.other_low, f.y, sums[0]), sums[2] = fmaf(s.other_high, f.y, sums[2]);
+      }
+    }
+  }
+
+  // A whole number of less than 2^22 plus this is the pattern of 3 * 2^22 plus that number.
+  static constexpr int32_t kSumBase = 0x4b400000;
+  __device__ static void add_products(float (&sums)[4], const int32_t (&products)[4], float low, float high) {
+    constexpr float kBase = 12582912.0f;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[i] = fmaf(__int_as_float(products[i]) - kBase, i < 2 ? low : high, sums[i]);
+  }
+
+  // Adds up the digits: a lane with an even lane % 4 has the first and the second one of a token, the next lane the last one.
+  __device__ void store_sums(const float (&sums)[4]) const {
+    float rows[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float own = lane_ % 2 == 0 ? fmaf(sums[2 * i], 65536.0f, sums[2 * i + 1] * 256.0f) : sums[2 * i];
+      rows[i] = own + __shfl_xor_sync(0xffffffffu, own, 1);
+    }
+    const int token = lane_ % 4 / 2;
+    if (lane_ % 2 != 0 || token >= a_.num_tokens) return;
+    // Each part of a tile has a place, since the next warp has the next part of this tile or one of a later tile.
+    float* const to = shared_.sums + ((warp_ + tile_) * a_.num_tokens + token) * static_cast<int>(kPackedGroupRows);
+    *reinterpret_cast<float2*>(to + lane_ / 4 * 2) = make_float2(rows[0], rows[1]);
+  }
+
+  const PackedArgs<IntegerArgs>& a_;
+  const IntegerShared& shared_;
+  const RowsOf& rows_of_;
+  int warp_, lane_;
+  unsigned char* ring_;
+  Barrier* filled_;
+  int tile_, slice_, left_;                 // what is multiplied next, and how many slices are left
+  int next_tile_, next_slice_, next_left_;  // what is copied next
+  int slice_bytes_ = 0;
+  const char* from_ = nullptr;
+  int stage_ = 0;
+  unsigned parity_ = 0;
+};
+
+// Adds up the parts of kRowsAtOnce neighbouring rows of a tile and a token, after all warps have stored theirs.
+__device__ inline void gather_rows(const PackedArgs<IntegerArgs>& a, const IntegerShared& shared, int token, int row,
+                                   float factor, float (&values)[4]) {
+  const IntegerShares shares(a);
+  const int tile = row / static_cast<int>(kPackedGroupRows);
+  const int first = shares.warp_of(tile * shares.of_tile), last = shares.warp_of((tile + 1) * shares.of_tile - 1);
+#pragma unroll
+  for (float& value : values) value = 0.0f;
+  const int stride = a.num_tokens * static_cast<int>(kPackedGroupRows);
+  add_up<4>(shared.sums + (first + tile) * stride + token * static_cast<int>(kPackedGroupRows) +
+                row % static_cast<int>(kPackedGroupRows),
+            stride, last - first + 1, values);
+#pragma unroll
+  for (float& value : values) value *= factor;
+}
+
+// The norm's weight is read once in a step, so it is in memory. It is prefetched to the L2 before there is an x.
+__device__ inline void prefetch_norm_weight(const IntegerArgs& a) {
+  if (a.norm_weight == nullptr) return;
+  constexpr int kLine = 128;
+  const int bytes = a.slices * kPackedSliceChannels * (a.float_norm_weight != 0 ? 4 : 2);
+  for (int i = static_cast<int>(threadIdx.x) * kLine; i < bytes; i += kIntegerThreads * kLine) prefetch_line(a.norm_weight + i);
+}
+
+// Makes x, times the norm's weight, whole numbers in shared memory, and sums its squares. All threads of the block call it; then a
+// __syncthreads() must follow.
+template <class T>
+__device__ inline void stage_x(const IntegerArgs& a, const IntegerShared& shared) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+#pragma unroll 1
+  for (int t = 0; t < a.num_tokens; ++t) {
+    float squares = 0.0f;
+    // A thread has 8 channels, four neighbouring threads a slice. k may end within a warp.
+    const int chunks = a.slices * 4;
+#pragma unroll 2
+    for (int first = warp * 32; first < chunks; first += kIntegerThreads) {
+      const int chunk = first + lane;
+      const bool inside = chunk < chunks;
+      float x[8] = {};
+      if (inside) {
+        const Bytes<16> loaded = load_bytes<16, false>(a.x + t * a.x_stride + chunk * 16);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) x[i] = element<T, 8>(loaded, i), squares = fmaf(x[i], x[i], squares);
+        if (a.norm_weight != nullptr && a.float_norm_weight != 0) {
+          const Bytes<32> weight = load_bytes<32, false>(a.norm_weight + chunk * 32);
+#pragma unroll
+          for (int i = 0; i < 8; ++i) x[i] *= element<float, 8>(weight, i);
+        } else if (a.norm_weight != nullptr) {
+          const Bytes<16> weight = load_bytes<16, false>(a.norm_weight + chunk * 16);
+#pragma unroll
+          for (int i = 0; i < 8; ++i) x[i] *= element<T, 8>(weight, i);
+        }
+      }
+      // The bits of a magnitude are in the order of the magnitudes; those of NaN are above infinity's.
+      uint32_t most = 0;
+#pragma unroll
+      for (const float value : x) most = max(most, __float_as_uint(value) & 0x7fffffffu);
+#pragma unroll
+      for (int step = 1; step < 4; step *= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, step));
+      // 2^(21 - e), if the largest magnitude is 2^e to 2^(e + 1), makes it less than 2^22. Not a number, and infinity, make the slice NaN.
+      const uint32_t exponent = max(most >> 23, 22u);
+      const float up = __uint_as_float((275u - exponent) << 23);
+      const float scale = exponent == 255u ? __uint_as_float(0x7fffffffu) : __uint_as_float((exponent - 21u) << 23);
+      uint32_t digits[8];
+      int sum = 0;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        constexpr float kBase = 12582912.0f;   // rounds to a whole number, in the lower bits
+        constexpr uint32_t kHalves = 0x8080u;  // the lower two digits are signed
+        const uint32_t number = __float_as_uint(fmaf(x[i], up, kBase)) - 0x4b400000u;
+        sum += static_cast<int>(number);
+        digits[i] = (number + kHalves) ^ kHalves;
+      }
+      const int other = __shfl_xor_sync(0xffffffffu, sum, 1);  // half of a slice is two threads'
+      sum += other;
+      const int other_half = __shfl_xor_sync(0xffffffffu, sum, 2);
+      if (!inside) continue;
+      IntegerSlice& slice = shared.x[chunk / 4 * a.num_tokens + t];
+      const int in_slice = chunk % 4;
+#pragma unroll
+      for (int word = 0; word < 2; ++word) {
+        const uint32_t* const four = digits + 4 * word;
+        const uint32_t low = __byte_perm(four[0], four[1], 0x5140u), high = __byte_perm(four[2], four[3], 0x5140u);
+        const uint32_t first_low = __byte_perm(four[0], four[1], 0x0062u), first_high = __byte_perm(four[2], four[3], 0x0062u);
+        const int c = in_slice % 2 * 2 + word;
+        uint32_t* const to = reinterpret_cast<uint32_t*>(slice.digits) + c * 2 + in_slice / 2;
+        to[0] = __byte_perm(first_low, first_high, 0x5410u);
+        to[8] = __byte_perm(low, high, 0x7632u);
+        to[16] = __byte_perm(low, high, 0x5410u);
+      }
+      if (in_slice == 0) {
+        const float of_sum = scale * (1.0f / 65536.0f);
+        slice.factors[0] = {scale, static_cast<float>(sum + other_half) * of_sum, static_cast<float>(sum) * of_sum,
+                            static_cast<float>(other_half) * of_sum};
+      } else if (in_slice == 1) {
+        slice.factors[1] = {scale, 0.0f, 0.0f, 0.0f};
+      }
+    }
+    if (a.normed == 0) continue;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) squares += __shfl_xor_sync(0xffffffffu, squares, step);
+    if (lane == 0) shared.tail->squares[t][warp] = squares;
+  }
+}
+
+// The factor of the norm for a token.
+__device__ inline float norm_of_token(const IntegerArgs& a, const IntegerShared& shared, int t) {
+  if (a.normed == 0) return 1.0f;
+  float squares = 0.0f;
+#pragma unroll
+  for (const float of_warp : shared.tail->squares[t]) squares += of_warp;
+  return reciprocal_root(fmaf(squares, a.inverse_k, a.eps));
+}
+
+}  // namespace prologue::cuda
