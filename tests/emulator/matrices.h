@@ -23,6 +23,7 @@ void multiply(bool bfloat16, LaneOfMultiplication* const* lanes);
 struct LaneOfIntegers {
   uint32_t a[4], b[2];
   int32_t c[4];
+  bool done;
 };
 void multiply_integers(LaneOfIntegers* const* lanes);
 

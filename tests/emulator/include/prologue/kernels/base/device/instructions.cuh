@@ -191,7 +191,7 @@ void multiply_matrices(float (&c)[4], const uint32_t (&a)[2], uint32_t b) {
 
 // mma.m16n8k32 of s8
 inline void multiply_integers(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, int32_t base) {
-  emulator::LaneOfIntegers mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}, {base, base, base, base}};
+  emulator::LaneOfIntegers mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}, {base, base, base, base}, false};
   emulator::together(0xffffffffu, mine, [](emulator::LaneOfIntegers* const* lanes) { emulator::multiply_integers(lanes); });
   std::memcpy(d, mine.c, sizeof d);
 }
