@@ -173,7 +173,12 @@ constexpr bool packed_heads_fit(int64_t blocks) { return blocks <= 2 * kSms; }
 // ---- integer ----------------------------------------------------------------------------------------------------------------
 
 // These are the bytes of weights in flight to an SM.
-inline constexpr int64_t kIntegerBytesInFlight = 84 * 1024;
+inline constexpr int64_t kIntegerBytesInFlight = 84 * 1024, kIntegerBytesInFlightOfHeads = 56 * 1024;
+
+// An SM should have one block of a launch, and one of the next launch beside it, whose first weights are then there when it begins. Blocks that
+// differ in nothing would gather in twos on the SMs that have room. So the blocks of one launch take more than half of an SM's shared memory, those
+// of the next one more than half of its registers. Linear layers of the two kinds, with a norm before them and without, follow each other.
+constexpr bool integer_blocks_are_apart_by_memory(bool normed) { return !normed; }
 
 // Fewer rows leave SMs without a block.
 inline constexpr int64_t kFewestIntegerRows = 1024;

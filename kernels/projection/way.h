@@ -91,8 +91,8 @@ struct HeadCall {
 extern const Way<ProjectionParams> kVectorOutput, kRingOutput, kIntegerOutput, kUnpackingOutput, kRegistersOutput, kTilesOutput;
 inline constexpr const Way<ProjectionParams>* kOutputWays[] = {&kVectorOutput,    &kRingOutput,      &kIntegerOutput,
                                                                &kUnpackingOutput, &kRegistersOutput, &kTilesOutput};
-extern const Way<HeadCall> kVectorHeads, kRingHeads, kRegistersHeads, kTilesHeads;
-inline constexpr const Way<HeadCall>* kHeadWays[] = {&kVectorHeads, &kRingHeads, &kRegistersHeads, &kTilesHeads};
+extern const Way<HeadCall> kVectorHeads, kRingHeads, kIntegerHeads, kRegistersHeads, kTilesHeads;
+inline constexpr const Way<HeadCall>* kHeadWays[] = {&kVectorHeads, &kRingHeads, &kIntegerHeads, &kRegistersHeads, &kTilesHeads};
 
 }  // namespace cuda
 

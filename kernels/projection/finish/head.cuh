@@ -138,4 +138,60 @@ class TokenHead {
   LeanConstants<T, V, 1> constants_ = {};
 };
 
+// ---- a head that meets in a warp --------------------------------------------------------------------------------------------
+
+// Returns a lane's part of a head, whose product is `rows` times `factor`, as the separate projection would store it.
+template <class T, int V>
+__device__ inline Unit<T, V> unit_of_rows(const float* rows, float factor, const UnitChannels& place) {
+  float a_values[V] = {}, b_values[V] = {};
+  const auto load = [&](int row, float(&values)[V]) {
+    const Bytes<4 * V> loaded = load_bytes<4 * V, false>(rows + row);
+#pragma unroll
+    for (int i = 0; i < V; ++i) values[i] = element<float, V>(loaded, i) * factor;
+  };
+  if (place.has_a) load(place.a, a_values);
+  if (place.has_b) load(place.b, b_values);
+  return {pack<T, V>(a_values), pack<T, V>(b_values)};
+}
+
+// Starts the loads of token t's position and slot.
+template <class Pending>
+__device__ inline void ask_token(const MostStepsArgs& p, Pending& pending, uint32_t t) {
+  pending.ask(p, t);
+  pending.ask_slot(p, t);
+}
+
+// A warp finishes a head of the tokens token_in(slot), for slots first, first + step, ... below `end`; the first one is asked for already.
+// gather(slot, place) returns a lane's part of the head's product. `head` counts the heads of q, then those of k and v; a head has so many lanes.
+template <class T, int V, int kFeatures, class Pending, class TokenIn, class Gather>
+__device__ __forceinline__ void finish_heads(const MostStepsArgs& p, Pending& pending, int head, int num_lanes, int first,
+                                             int end, int step, const TokenIn& token_in, const Gather& gather) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const TensorHead at = head_of_row(p.tensors, head);
+  LaneUnit unit = unit_of_lane<V, kFeatures>(lane % num_lanes, p.layout);
+  unit.inside &= lane < num_lanes;  // the others do the same once more
+  if constexpr ((kFeatures & kAxes) != 0) pending.ask_axes(p, max(unit.place.pair, 0));
+  Unit<T, V> data;
+  UnitAngles<V> angles;
+  const auto loaded_angles = [&] { return angles; };
+  constexpr bool kEvery = (kFeatures & kEveryStep) != 0;
+  MostSteps<T, V, true, kEvery, decltype(loaded_angles)> steps(p, at, unit.place, data, loaded_angles);
+  const float given_scale[1] = {*reinterpret_cast<const float*>(
+      p.tensors[at.tensor].scale + static_cast<uint32_t>(at.head) * p.tensors[at.tensor].scale_head)};
+  const auto lanes = lanes_of_head<V, kFeatures>(WarpLanes<V>{lane % num_lanes, num_lanes, unit.inside}, unit.place, p.layout);
+#pragma unroll 1
+  for (int slot = first; slot < end; slot += step) {
+    const uint32_t t = token_in(slot);
+    if (slot != first) ask_token(p, pending, t);
+    const LeanToken token = resolve_token_of_head(p, pending, t, lane, at.tensor, steps, angles);
+    data = gather(slot, unit.place);
+    UnitValues<V> values[1];
+    finish_head<T, V>(values, steps, lanes);
+    store_head_of_token<false>(p, steps, values, unit, at, token, t, data, given_scale, lanes);
+    if (__builtin_expect((token.fault != FaultCode::none) & !token.padding & ((head | lane) == 0), 0)) {
+      cuda::record_fault(p.faults, p.token_faults, t, token.fault);
+    }
+  }
+}
+
 }  // namespace prologue::cuda

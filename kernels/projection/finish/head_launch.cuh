@@ -40,6 +40,22 @@ bool serves_token_heads(const Instance& instance, const AttentionPrologueParams&
   return (features & ~(kPerToken | kDerived)) == instance.features;
 }
 
+// Says whether an instance in which a warp has whole heads (finish_heads()) has the steps of the call.
+template <class Instance>
+bool serves_whole_heads(const Instance& instance, const AttentionPrologueParams& p) {
+  if (p.head_dim > 64 * instance.vector || widest_vector(p) < instance.vector) return false;
+  const int features = features_of(p, instance.vector);
+  if (features < 0 || (features & kTokenNorm) != 0 || units_of_all(p, instance.vector) > 32) return false;
+  constexpr int kSame = kAxes | kDerived, kAtMost = kLayouts | kEveryStep;
+  return (features & kSame) == (instance.features & kSame) && (features & kAtMost & ~instance.features) == 0;
+}
+
+// Says whether heads are whole tiles of 16 rows, all of one size.
+inline bool has_tiles_of_heads(const HeadCall& call) {
+  const AttentionPrologueParams& prologue = call.prologue;
+  return !call.batch_invariant && prologue.head_dim % 16 == 0 && v_head_dim(prologue) == prologue.head_dim;
+}
+
 // Returns what the name of an instance says of its finisher.
 inline std::string names_of(int features) {
   std::string names;

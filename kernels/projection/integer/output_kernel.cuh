@@ -10,10 +10,11 @@
 
 namespace prologue::cuda {
 
-template <class T>
-__global__ void __launch_bounds__(kIntegerThreads, 2)
+template <class T, int kTokens>
+__global__ void __launch_bounds__(kIntegerLaunchBound)
     integer_output_kernel(const __grid_constant__ PackedArgs<IntegerArgs> a, const __grid_constant__ OutputArgs o) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  if (threadIdx.x >= kIntegerThreads) return;
   constexpr int kTileRows = static_cast<int>(kPackedGroupRows);
   const IntegerShared shared = lay_out(dynamic_shared<unsigned char>(), a);
   const int rows = o.gated != 0 ? a.tiles * kTileRows / 2 : a.tiles * kTileRows;  // of y
@@ -25,10 +26,10 @@ __global__ void __launch_bounds__(kIntegerThreads, 2)
     const int of_y = min(first_row + row - (is_up ? rows : 0), o.n - kTileRows);
     return PackedWeights<T>::rows_at(a, int64_t{of_y} + (is_up ? o.n : 0));
   };
-  IntegerStream<T, decltype(rows_of)> stream(a, shared, rows_of);
-  let_next_kernel_start();
+  IntegerStream<kTokens, decltype(rows_of), PackedArgs<IntegerArgs>> stream(a, shared, rows_of);
   prefetch_norm_weight(a);
   wait_for_previous_kernels();
+  let_next_kernel_start();
 
   const int groups = min(rows, o.n - first_row) / kRowsAtOnce, thread = static_cast<int>(threadIdx.x);
   const auto address = [&](int i, int t) { return address_of_output<T>(o, t, first_row + (i - t * groups) * kRowsAtOnce); };
@@ -38,9 +39,9 @@ __global__ void __launch_bounds__(kIntegerThreads, 2)
   };
   if (thread < a.num_tokens * groups) load_residual(thread);
   stage_x<T>(a, shared);
-  __syncthreads();
+  sync_barrier(1, kIntegerThreads);
   stream.multiply();
-  __syncthreads();
+  sync_barrier(1, kIntegerThreads);
 #pragma unroll 1
   for (int i = thread; i < a.num_tokens * groups; i += kIntegerThreads) {
     if (i != thread) load_residual(i);
@@ -54,8 +55,8 @@ __global__ void __launch_bounds__(kIntegerThreads, 2)
 
 // ---- on the host ------------------------------------------------------------------------------------------------------------
 
-// The kernel that ships for an element type (integer/instances_cuda.cu), or null.
+// Returns the kernel that ships for an element type and so many tokens (integer/instances_cuda.cu), or null.
 using IntegerOutputKernel = void (*)(PackedArgs<IntegerArgs>, OutputArgs);
-IntegerOutputKernel integer_output(DType type);
+IntegerOutputKernel integer_output(DType type, int64_t num_tokens);
 
 }  // namespace prologue::cuda

@@ -23,7 +23,8 @@
 namespace prologue::cuda {
 
 inline constexpr int kMostIntegerTokens = 2;
-inline constexpr int kIntegerWarps = 12, kIntegerThreads = 32 * kIntegerWarps;
+inline constexpr int kIntegerWarps = 12, kIntegerThreads = 32 * kIntegerWarps;  // that multiply
+inline constexpr int kIntegerLaunchBound = 768;                                 // so that a thread has 80 registers
 inline constexpr int kMostIntegerStages = 8;
 inline constexpr int kMostBytesOfPiece = 3456;
 
@@ -56,6 +57,7 @@ struct IntegerArgs {
 
 // What a block has in shared memory beside the rings.
 struct IntegerTail {
+  float4 scales[kIntegerWarps][32];  // that the lanes of a warp exchange
   Barrier filled[kIntegerWarps][kMostIntegerStages];
   float squares[kMostIntegerTokens][kIntegerWarps];  // of x, of each warp's channels
 };
@@ -99,8 +101,8 @@ struct IntegerShares {
   int of_tile;  // units
   int all;
 
-  __device__ explicit IntegerShares(const PackedArgs<IntegerArgs>& a)
-      : of_tile(a.slices >> a.packed.log_unit), all(of_tile * a.tiles) {}
+  template <class Args>
+  __device__ explicit IntegerShares(const Args& a) : of_tile(a.slices >> a.packed.log_unit), all(of_tile * a.tiles) {}
   // Returns the first unit of a warp.
   __device__ int begin(int warp) const { return all * warp / kIntegerWarps; }
   // Returns the warp that has this unit.
@@ -108,17 +110,20 @@ struct IntegerShares {
 };
 
 // Streams a warp's slices through its ring, and multiplies them. rows_of(tile) says where the rows of a tile of the block are.
-template <class T, class RowsOf>
+template <int kTokens, class RowsOf, class Args>
 class IntegerStream {
+  static constexpr int kSliceBytes = kTokens * static_cast<int>(sizeof(IntegerSlice));  // of x
+
  public:
-  __device__ IntegerStream(const PackedArgs<IntegerArgs>& a, const IntegerShared& shared, const RowsOf& rows_of)
+  __device__ IntegerStream(const Args& a, const IntegerShared& shared, const RowsOf& rows_of)
       : a_(a),
         shared_(shared),
         rows_of_(rows_of),
         warp_(static_cast<int>(threadIdx.x) / 32),
         lane_(static_cast<int>(threadIdx.x) % 32),
         ring_(shared.rings + warp_ * integer_ring_bytes(a)),
-        filled_(shared.tail->filled[warp_]) {
+        filled_(shared.tail->filled[warp_]),
+        scales_(shared.tail->scales[warp_]) {
     const IntegerShares shares(a);
     const int begin = shares.begin(warp_), end = shares.begin(warp_ + 1);
     tile_ = begin / shares.of_tile;
@@ -178,12 +183,11 @@ class IntegerStream {
     if constexpr (Format::kOfInteger != 0.0f) {
       constexpr int kPiece = slices_of_piece(kFormatSliceBytes<Format>);
       // A lane has a row of x's digits: column lane / 4 is of token lane / 16.
-      const int token = a_.num_tokens == 1 ? 0 : lane_ / 16, digit = min(lane_ / 4 % 4, 2);
-      const int of_slice = a_.num_tokens * static_cast<int>(sizeof(IntegerSlice));
-      const auto* x = reinterpret_cast<const unsigned char*>(shared_.x + slice_ * a_.num_tokens);
+      const int token = kTokens == 1 ? 0 : lane_ / 16, digit = min(lane_ / 4 % 4, 2);
+      const auto* x = reinterpret_cast<const unsigned char*>(shared_.x) + slice_ * kSliceBytes;
       const auto* digits = x + token * sizeof(IntegerSlice) + (digit * 4 + lane_ % 4) * sizeof(uint2);
       // Its sums are of columns 2 (lane % 4) and the next one.
-      const int token_of_sums = a_.num_tokens == 1 ? 0 : lane_ % 4 / 2;
+      const int token_of_sums = kTokens == 1 ? 0 : lane_ % 4 / 2;
       const auto* factors = x + token_of_sums * sizeof(IntegerSlice) + 3 * 4 * sizeof(uint2) + lane_ % 2 * sizeof(SliceFactors);
 #pragma unroll 1
       for (int done = 0; done < count; done += kPiece) {
@@ -192,8 +196,8 @@ class IntegerStream {
         const int units = min(count - done, kPiece) / Format::kSlices;
 #pragma unroll
         for (int unit = 0; unit < kPiece / Format::kSlices; ++unit) {
-          if (unit < units) multiply_unit<Format>(sums, data, unit, digits, factors, of_slice);
-          digits += Format::kSlices * of_slice, factors += Format::kSlices * of_slice;
+          if (unit < units) multiply_unit<Format>(sums, data, unit, digits, factors);
+          digits += Format::kSlices * kSliceBytes, factors += Format::kSlices * kSliceBytes;
         }
         __syncwarp();  // all have read the stage
         fill(stage_);
@@ -204,19 +208,28 @@ class IntegerStream {
 
   template <class Format>
   __device__ __forceinline__ void multiply_unit(float (&sums)[4], const char* data, int unit, const unsigned char* digits,
-                                                const unsigned char* factors, int of_slice) const {
+                                                const unsigned char* factors) const {
     uint32_t words[Format::kWords];
     Format::template load<ChannelOrder::as_packed>(words, data, unit, lane_);
     PackedScales own = Format::scales(words, unit % 2);
     own.low *= Format::kOfInteger, own.high *= Format::kOfInteger;
     if constexpr (Format::kTwoScales) own.other_low *= Format::kOfInteger, own.other_high *= Format::kOfInteger;
+    if constexpr (Format::kShares) {
+      __syncwarp();  // all have read those of the unit before
+      scales_[lane_] = make_float4(own.low, own.high, own.other_low, own.other_high);
+      __syncwarp();
+    }
 #pragma unroll
     for (int slice = 0; slice < Format::kSlices; ++slice) {
-      const PackedScales s = scales_of_slice<Format>(own, slice, lane_);
+      PackedScales s = own;
+      if constexpr (Format::kShares) {
+        const float4 of_slice = scales_[(lane_ & ~3) + slice];
+        s.low = of_slice.x, s.high = of_slice.y, s.other_low = of_slice.z, s.other_high = of_slice.w;
+      }
       uint32_t a[4];
       Format::integers(words, slice, lane_, unit % 2, a);
-      const uint2 x = *reinterpret_cast<const uint2*>(digits + slice * of_slice);
-      const float4 f = *reinterpret_cast<const float4*>(factors + slice * of_slice);  // SliceFactors
+      const uint2 x = *reinterpret_cast<const uint2*>(digits + slice * kSliceBytes);
+      const float4 f = *reinterpret_cast<const float4*>(factors + slice * kSliceBytes);  // SliceFactors
       int32_t products[4];
       if constexpr (Format::kTwoScales) {
         multiply_integers(products, {a[0], a[1]}, x.x, kSumBase);
@@ -252,18 +265,19 @@ class IntegerStream {
       rows[i] = own + __shfl_xor_sync(0xffffffffu, own, 1);
     }
     const int token = lane_ % 4 / 2;
-    if (lane_ % 2 != 0 || token >= a_.num_tokens) return;
+    if (lane_ % 2 != 0 || token >= kTokens) return;
     // Each part of a tile has a place, since the next warp has the next part of this tile or one of a later tile.
-    float* const to = shared_.sums + ((warp_ + tile_) * a_.num_tokens + token) * static_cast<int>(kPackedGroupRows);
+    float* const to = shared_.sums + ((warp_ + tile_) * kTokens + token) * static_cast<int>(kPackedGroupRows);
     *reinterpret_cast<float2*>(to + lane_ / 4 * 2) = make_float2(rows[0], rows[1]);
   }
 
-  const PackedArgs<IntegerArgs>& a_;
+  const Args& a_;
   const IntegerShared& shared_;
   const RowsOf& rows_of_;
   int warp_, lane_;
   unsigned char* ring_;
   Barrier* filled_;
+  float4* scales_;
   int tile_, slice_, left_;                 // what is multiplied next, and how many slices are left
   int next_tile_, next_slice_, next_left_;  // what is copied next
   int slice_bytes_ = 0;
@@ -273,8 +287,9 @@ class IntegerStream {
 };
 
 // Adds up the parts of kRowsAtOnce neighbouring rows of a tile and a token, after all warps have stored theirs.
-__device__ inline void gather_rows(const PackedArgs<IntegerArgs>& a, const IntegerShared& shared, int token, int row,
-                                   float factor, float (&values)[4]) {
+template <class Args>
+__device__ inline void gather_rows(const Args& a, const IntegerShared& shared, int token, int row, float factor,
+                                   float (&values)[4]) {
   const IntegerShares shares(a);
   const int tile = row / static_cast<int>(kPackedGroupRows);
   const int first = shares.warp_of(tile * shares.of_tile), last = shares.warp_of((tile + 1) * shares.of_tile - 1);

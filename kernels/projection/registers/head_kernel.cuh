@@ -27,20 +27,7 @@ template <class T, int V>
 __device__ inline Unit<T, V> gather_head(const RegistersArgs& a, const RegistersShared& shared, int slot,
                                          const UnitChannels& place) {
   const float* const rows = gather_token(a, shared, slot);
-  float a_values[V] = {}, b_values[V] = {};
-  const auto load = [&](int row, float(&values)[V]) {
-    const Bytes<4 * V> loaded = load_bytes<4 * V, false>(rows + row);
-#pragma unroll
-    for (int i = 0; i < V; ++i) values[i] = element<float, V>(loaded, i);
-  };
-  if (place.has_a) load(place.a, a_values);
-  if (place.has_b) load(place.b, b_values);
-  if (a.normed != 0) {
-    const float factor = norm_of_token(a, shared, slot);
-#pragma unroll
-    for (int i = 0; i < V; ++i) a_values[i] *= factor, b_values[i] *= factor;
-  }
-  return {pack<T, V>(a_values), pack<T, V>(b_values)};
+  return unit_of_rows<T, V>(rows, a.normed != 0 ? norm_of_token(a, shared, slot) : 1.0f, place);
 }
 
 inline constexpr int kMultipliersBarrier = 1;
@@ -69,10 +56,7 @@ __global__ void __launch_bounds__(kMultipliers + 32 * kFinishers, kFinishers != 
 
   const auto token_in = [&](int slot) { return static_cast<uint32_t>((slot << a.log_blocks) + work.rank); };
   PendingToken<kFeatures, V, false> pending;
-  const auto ask = [&](int slot) {
-    pending.ask(p, token_in(slot));
-    pending.ask_slot(p, token_in(slot));
-  };
+  const auto ask = [&](int slot) { ask_token(p, pending, token_in(slot)); };
   const int first = multiplies ? warp + kFinishers : 0;  // token that this warp finishes
   if (kFinishers == 0 && first < own_tokens) ask(first);
   if (multiplies) {
@@ -87,32 +71,11 @@ __global__ void __launch_bounds__(kMultipliers + 32 * kFinishers, kFinishers != 
   if (first >= own_tokens) return;
   if (kFinishers != 0) ask(first);
 
-  const TensorHead at = head_of_row(p.tensors, head);
-  LaneUnit unit = unit_of_lane<V, kFeatures>(lane % a.lanes, p.layout);
-  unit.inside &= lane < a.lanes;  // the others do the same once more
-  if constexpr ((kFeatures & kAxes) != 0) pending.ask_axes(p, max(unit.place.pair, 0));
-  Unit<T, V> data;
-  UnitAngles<V> angles;
-  const auto loaded_angles = [&] { return angles; };
-  constexpr bool kEvery = (kFeatures & kEveryStep) != 0;
-  MostSteps<T, V, true, kEvery, decltype(loaded_angles)> steps(p, at, unit.place, data, loaded_angles);
-  const float given_scale[1] = {*reinterpret_cast<const float*>(
-      p.tensors[at.tensor].scale + static_cast<uint32_t>(at.head) * p.tensors[at.tensor].scale_head)};
-  const auto lanes = lanes_of_head<V, kFeatures>(WarpLanes<V>{lane % a.lanes, a.lanes, unit.inside}, unit.place, p.layout);
-#pragma unroll 1
-  for (int slot = first; slot < own_tokens; slot += static_cast<int>(blockDim.x) / 32) {
-    if (slot != first) ask(slot);
-    const uint32_t t = token_in(slot);
-    const LeanToken token = resolve_token_of_head(p, pending, t, lane, at.tensor, steps, angles);
-    if (slot == first) wait_for_sums(a, shared);
-    data = gather_head<T, V>(a, shared, slot, unit.place);
-    UnitValues<V> values[1];
-    finish_head<T, V>(values, steps, lanes);
-    store_head_of_token<false>(p, steps, values, unit, at, token, t, data, given_scale, lanes);
-    if (__builtin_expect((token.fault != FaultCode::none) & !token.padding & ((head | lane) == 0), 0)) {
-      cuda::record_fault(p.faults, p.token_faults, t, token.fault);
-    }
-  }
+  finish_heads<T, V, kFeatures>(p, pending, head, a.lanes, first, own_tokens, static_cast<int>(blockDim.x) / 32, token_in,
+                                [&](int slot, const UnitChannels& place) {
+                                  if (slot == first) wait_for_sums(a, shared);
+                                  return gather_head<T, V>(a, shared, slot, place);
+                                });
 }
 
 // ---- on the host ------------------------------------------------------------------------------------------------------------

@@ -261,17 +261,7 @@ std::string head_name(DType type, const RegistersHeadInstance<Args>& instance) {
 
 template <class Args>
 bool serves(const RegistersHeadInstance<Args>& instance, const AttentionPrologueParams& p) {
-  if (p.head_dim > 64 * instance.vector || p.num_tokens > 8 * instance.token_tiles || widest_vector(p) < instance.vector)
-    return false;
-  const int features = features_of(p, instance.vector);
-  if (features < 0 || (features & kTokenNorm) != 0 || units_of_all(p, instance.vector) > 32) return false;
-  constexpr int kSame = kAxes | kDerived, kAtMost = kLayouts | kEveryStep;
-  return (features & kSame) == (instance.features & kSame) && (features & kAtMost & ~instance.features) == 0;
-}
-
-bool can_finish_heads(const HeadCall& call) {
-  const AttentionPrologueParams& prologue = call.prologue;
-  return !call.batch_invariant && prologue.head_dim % 16 == 0 && v_head_dim(prologue) == prologue.head_dim;
+  return p.num_tokens <= 8 * instance.token_tiles && serves_whole_heads(instance, p);
 }
 
 // A cluster of one block has no finisher: registers/head_kernel.cuh says why.
@@ -315,7 +305,7 @@ std::optional<Launch> choose_heads_with(const HeadCall& call) {
 }
 
 std::optional<Launch> choose_heads(const HeadCall& call) {
-  if (!can_finish_heads(call) || !can_multiply(call.product)) return {};
+  if (!has_tiles_of_heads(call) || !can_multiply(call.product)) return {};
   if (!is_packed(call.product) && !saves_enough(call)) return {};  // separate operations would make packed weights dense first
   return is_packed(call.product) ? choose_heads_with<PackedArgs<RegistersHeadArgs>>(call)
                                  : choose_heads_with<RegistersHeadArgs>(call);
@@ -345,7 +335,7 @@ void possible_heads_with(const HeadCall& call, std::vector<PossibleLaunch<HeadCa
 }
 
 void possible_heads(const HeadCall& call, std::vector<PossibleLaunch<HeadCall>>& list) {
-  if (!can_finish_heads(call) || !can_multiply(call.product)) return;
+  if (!has_tiles_of_heads(call) || !can_multiply(call.product)) return;
   is_packed(call.product) ? possible_heads_with<PackedArgs<RegistersHeadArgs>>(call, list)
                           : possible_heads_with<RegistersHeadArgs>(call, list);
 }
