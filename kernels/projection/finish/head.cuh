@@ -163,7 +163,8 @@ __device__ inline void ask_token(const MostStepsArgs& p, Pending& pending, uint3
 
 // A warp finishes a head of the tokens token_in(slot), for slots first, first + step, ... below `end`; the first one is asked for already.
 // gather(slot, place) returns a lane's part of the head's product. `head` counts the heads of q, then those of k and v; a head has so many lanes.
-template <class T, int V, int kFeatures, class Pending, class TokenIn, class Gather>
+// If kRehearses, the warp does all of it once before, with a product of zeros, and stores nothing: the instructions are in the cache then.
+template <class T, int V, int kFeatures, bool kRehearses, class Pending, class TokenIn, class Gather>
 __device__ __forceinline__ void finish_heads(const MostStepsArgs& p, Pending& pending, int head, int num_lanes, int first,
                                              int end, int step, const TokenIn& token_in, const Gather& gather) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -180,15 +181,21 @@ __device__ __forceinline__ void finish_heads(const MostStepsArgs& p, Pending& pe
       p.tensors[at.tensor].scale + static_cast<uint32_t>(at.head) * p.tensors[at.tensor].scale_head)};
   const auto lanes = lanes_of_head<V, kFeatures>(WarpLanes<V>{lane % num_lanes, num_lanes, unit.inside}, unit.place, p.layout);
 #pragma unroll 1
-  for (int slot = first; slot < end; slot += step) {
+  for (int next = kRehearses ? first - step : first; next < end; next += step) {
+    const bool rehearses = kRehearses && next < first;
+    const int slot = rehearses ? first : next;
     const uint32_t t = token_in(slot);
-    if (slot != first) ask_token(p, pending, t);
+    if (next > first || (kRehearses && next == first)) ask_token(p, pending, t);
     const LeanToken token = resolve_token_of_head(p, pending, t, lane, at.tensor, steps, angles);
-    data = gather(slot, unit.place);
+    data = {};
+    if (!rehearses) data = gather(slot, unit.place);
     UnitValues<V> values[1];
     finish_head<T, V>(values, steps, lanes);
-    store_head_of_token<false>(p, steps, values, unit, at, token, t, data, given_scale, lanes);
-    if (__builtin_expect((token.fault != FaultCode::none) & !token.padding & ((head | lane) == 0), 0)) {
+    LaneUnit stored = unit;
+    stored.inside &= !rehearses;
+    store_head_of_token<false>(p, steps, values, stored, at, token, t, data, given_scale, lanes);
+    const bool records = (head | lane) == 0 && !rehearses;
+    if (__builtin_expect((token.fault != FaultCode::none) & !token.padding & records, 0)) {
       cuda::record_fault(p.faults, p.token_faults, t, token.fault);
     }
   }

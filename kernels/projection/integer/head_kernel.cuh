@@ -43,11 +43,11 @@ __global__ void __launch_bounds__(kIntegerLaunchBound)
     if (own_tokens > 0) ask_token(p, pending, token_in(0));
     if (blocks > 1) wait_for_cluster();
     if (own_tokens == 0) return;
-    finish_heads<T, V, kFeatures>(p, pending, head, a.lanes, 0, own_tokens, 1, token_in,
-                                  [&](int slot, const UnitChannels& place) {
-                                    if (slot == 0) blocks > 1 ? arrivals.wait() : sync_barrier(2, kIntegerThreads + 32);
-                                    return unit_of_rows<T, V>(products + slot * a.head_dim, 1.0f, place);
-                                  });
+    finish_heads<T, V, kFeatures, true>(p, pending, head, a.lanes, 0, own_tokens, 1, token_in,
+                                        [&](int slot, const UnitChannels& place) {
+                                          if (slot == 0) blocks > 1 ? arrivals.wait() : sync_barrier(2, kIntegerThreads + 32);
+                                          return unit_of_rows<T, V>(products + slot * a.head_dim, 1.0f, place);
+                                        });
     return;
   }
   const auto rows_of = [&](int tile) {
@@ -55,18 +55,24 @@ __global__ void __launch_bounds__(kIntegerLaunchBound)
   };
   IntegerStream<kTokens, decltype(rows_of), PackedArgs<IntegerHeadArgs>> stream(a, shared, rows_of);
   prefetch_norm_weight(a);
-  wait_for_previous_kernels();
-  let_next_kernel_start();
-  stage_x<T>(a, shared);
+#pragma unroll 1
+  for (bool rehearses = a.rehearses != 0;; rehearses = false) {
+    if (!rehearses) {
+      wait_for_previous_kernels();
+      let_next_kernel_start();
+    }
+    stage_x<T, kTokens>(a, shared);
+    if (!rehearses) break;
+  }
   sync_barrier(1, kIntegerThreads);
   stream.multiply();
   if (blocks > 1) wait_for_cluster();
   sync_barrier(1, kIntegerThreads);
   const int groups = a.tiles * kTileRows / 4, i = static_cast<int>(threadIdx.x);
-  if (i < a.num_tokens * groups) {
-    const int t = i / groups, row = (i - t * groups) * 4;
+  if (i < kTokens * groups) {
+    const int t = kTokens > 1 && i >= groups ? 1 : 0, row = (i - t * groups) * 4;
     float values[4];
-    gather_rows(a, shared, t, row, norm_of_token(a, shared, t), values);
+    gather_rows<kTokens>(shared, t, row, norm_of_token(a, shared, t), false, values);
     const float4 four = make_float4(values[0], values[1], values[2], values[3]);
     float* const to = products + (t >> a.log_blocks) * a.head_dim + first_row + row;
     if (blocks > 1) {
@@ -84,7 +90,7 @@ __global__ void __launch_bounds__(kIntegerLaunchBound)
 struct IntegerHeadInstance {
   int vector;    // channels of an access of the prologue: heads have 64 * vector channels at most
   int features;  // of prologue_args.h, beside kMostSteps
-  int most_tokens;
+  int num_tokens;
   void (*kernel)(PackedArgs<IntegerHeadArgs>, MostStepsArgs);
 };
 

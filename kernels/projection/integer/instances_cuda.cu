@@ -30,7 +30,7 @@ std::span<const IntegerHeadInstance> heads() {
 std::span<const IntegerHeadInstance> integer_heads(DType type) { return of_16_bits(type, heads<__half>, heads<__nv_bfloat16>); }
 
 IntegerOutputKernel integer_output(DType type, int64_t num_tokens) {
-  if (num_tokens > kMostIntegerTokens) return nullptr;
+  if (num_tokens < 1 || num_tokens > kMostIntegerTokens) return nullptr;
   return type == DType::f16 ? output<__half>(num_tokens) : type == DType::bf16 ? output<__nv_bfloat16>(num_tokens) : nullptr;
 }
 

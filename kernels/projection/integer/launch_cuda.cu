@@ -33,11 +33,10 @@ void fill(PackedArgs<Args>& a, const Product& p) {
   a.num_tokens = static_cast<int32_t>(p.num_tokens);
   a.slices = static_cast<int32_t>(p.k / kPackedSliceChannels);
   fill_segments(a.packed, p.packed);
+  a.units_of_tile = Divisor(a.slices >> a.packed.log_unit);
   fill_norm(a, p);
   for (int32_t s = 0; s < p.packed.num_segments; ++s) {
-    const WeightFormat format = p.packed.segments[s].format;
-    const auto slice_bytes = static_cast<int32_t>(weight_block_bytes(format) * kPackedGroupRows * kPackedSliceChannels /
-                                                  weight_block_elements(format));
+    const auto slice_bytes = static_cast<int32_t>(packed_slice_bytes(p.packed.segments[s].format));
     a.stage_bytes = std::max(a.stage_bytes, slices_of_piece(slice_bytes) * slice_bytes);
   }
 }
@@ -69,6 +68,7 @@ std::optional<Launch> output_with_stages(const ProjectionParams& p, int32_t stag
   if (stages != 0) a.stages = stages;
   const int64_t shared_bytes = integer_shared_bytes(a);
   if (shared_bytes > kMaxSharedBytes) return {};
+  a.rehearses = p.overlaps ? 1 : 0;
   Launch l = output_launch(kernel, a, p);
   l.blocks = divide_up(groups, of_block);
   l.threads = by_memory ? kIntegerThreads : kIntegerThreads + 32;
@@ -102,14 +102,14 @@ void possible_outputs(const ProjectionParams& params, std::vector<PossibleLaunch
 // ---- heads ------------------------------------------------------------------------------------------------------------------
 
 std::string head_name(DType type, const IntegerHeadInstance& instance) {
-  return str_cat(dtype_name(type), ", integer, heads of ", 64 * instance.vector, " channels, ", instance.most_tokens, " tokens",
+  return str_cat(dtype_name(type), ", integer, heads of ", 64 * instance.vector, " channels, ", instance.num_tokens, " tokens",
                  names_of(instance.features));
 }
 
 // Returns nothing if the kernel cannot do the call with so many blocks in a cluster.
 std::optional<Launch> heads_with_blocks(const HeadCall& call, const IntegerHeadInstance& instance, int log_blocks) {
   const AttentionPrologueParams& p = call.prologue;
-  if (!has_tiles_of_heads(call) || !can_multiply(call.product) || call.product.num_tokens > instance.most_tokens ||
+  if (!has_tiles_of_heads(call) || !can_multiply(call.product) || call.product.num_tokens != instance.num_tokens ||
       !serves_whole_heads(instance, p) || (p.head_dim / kPackedGroupRows) % (1 << log_blocks) != 0) {
     return {};
   }
@@ -123,6 +123,7 @@ std::optional<Launch> heads_with_blocks(const HeadCall& call, const IntegerHeadI
   choose_stages(a, policy::kIntegerBytesInFlightOfHeads, kMaxSharedBytes - beside);
   a.arrivals_at = static_cast<int32_t>(round_up(integer_shared_bytes(a), int64_t{16}));
   if (a.arrivals_at + beside > kMaxSharedBytes) return {};
+  a.rehearses = call.overlaps ? 1 : 0;
   Launch l = head_launch(instance.kernel, a, call, instance.vector);
   l.blocks = heads_of(call) << log_blocks;
   l.threads = kIntegerThreads + 32;
@@ -153,7 +154,7 @@ void possible_heads(const HeadCall& call, std::vector<PossibleLaunch<HeadCall>>&
   for (const IntegerHeadInstance& instance : integer_heads(call.product.dtype)) {
     for (int log_blocks = 0; 1 << log_blocks <= kMaxBlocksOfCluster; ++log_blocks) {
       if (!heads_with_blocks(call, instance, log_blocks)) continue;
-      list.push_back({str_cat(head_name(call.product.dtype, instance), ", ", 1 << log_blocks, " blocks"), instance.most_tokens,
+      list.push_back({str_cat(head_name(call.product.dtype, instance), ", ", 1 << log_blocks, " blocks"), instance.num_tokens,
                       [=, &instance](const HeadCall& c) { return heads_with_blocks(c, instance, log_blocks); }});
     }
   }

@@ -28,27 +28,38 @@ __global__ void __launch_bounds__(kIntegerLaunchBound)
   };
   IntegerStream<kTokens, decltype(rows_of), PackedArgs<IntegerArgs>> stream(a, shared, rows_of);
   prefetch_norm_weight(a);
-  wait_for_previous_kernels();
-  let_next_kernel_start();
-
+  // A thread finishes some neighbouring rows of a token at a time.
   const int groups = min(rows, o.n - first_row) / kRowsAtOnce, thread = static_cast<int>(threadIdx.x);
-  const auto address = [&](int i, int t) { return address_of_output<T>(o, t, first_row + (i - t * groups) * kRowsAtOnce); };
-  Packed<T, kRowsAtOnce> residual = {};
-  const auto load_residual = [&](int i) {
-    if (o.adds != 0) residual = load_packed<T>(address(i, i / groups));
-  };
-  if (thread < a.num_tokens * groups) load_residual(thread);
-  stage_x<T>(a, shared);
-  sync_barrier(1, kIntegerThreads);
-  stream.multiply();
-  sync_barrier(1, kIntegerThreads);
+  const auto token_of = [&](int i) { return kTokens > 1 && i >= groups ? 1 : 0; };
+  const auto row_of = [&](int i) { return (i - token_of(i) * groups) * kRowsAtOnce; };
+  const auto address = [&](int i) { return address_of_output<T>(o, token_of(i), first_row + row_of(i)); };
+  // What is rehearsed reads an x that may be written meanwhile, and leaves nothing but what is written again.
 #pragma unroll 1
-  for (int i = thread; i < a.num_tokens * groups; i += kIntegerThreads) {
-    if (i != thread) load_residual(i);
-    const int t = i / groups, row = (i - t * groups) * kRowsAtOnce;
-    const float factor = norm_of_token(a, shared, t);
-    finish_rows<T>(o, row, rows, first_row + row, address(i, t), residual,
-                   [&](int of_block, float(&values)[kRowsAtOnce]) { gather_rows(a, shared, t, of_block, factor, values); });
+  for (bool rehearses = a.rehearses != 0;; rehearses = false) {
+    if (!rehearses) {
+      wait_for_previous_kernels();
+      let_next_kernel_start();
+    }
+    Packed<T, kRowsAtOnce> residual = {};
+    if (o.adds != 0 && thread < kTokens * groups) residual = load_packed<T>(address(thread));
+    stage_x<T, kTokens>(a, shared);
+    sync_barrier(1, kIntegerThreads);
+    if (!rehearses) {
+      stream.multiply();
+      sync_barrier(1, kIntegerThreads);
+    }
+#pragma unroll 1
+    for (int i = thread; i < kTokens * groups; i += kIntegerThreads) {
+      if (i != thread && o.adds != 0) residual = load_packed<T>(address(i));
+      const int t = token_of(i), row = row_of(i);
+      const float factor = norm_of_token(a, shared, t);
+      char* const to = rehearses ? reinterpret_cast<char*>(&shared.tail->scales[0][0] + thread) : address(i);
+      finish_rows<T>(o, row, rows, first_row + row, to, residual, [&](int of_block, float(&values)[kRowsAtOnce]) {
+        gather_rows<kTokens>(shared, t, of_block, factor, rehearses, values);
+      });
+    }
+    if (!rehearses) break;
+    sync_barrier(1, kIntegerThreads);
   }
 #endif
 }

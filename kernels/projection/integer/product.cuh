@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include <prologue/kernels/base/divide_up.h>
+#include <prologue/kernels/base/shared/divisor.h>
 #include <prologue/kernels/base/shared/reciprocal_root.h>
 #include <prologue/kernels/base/device/head_unit.cuh>
 #include <prologue/kernels/base/device/hopper.cuh>
@@ -45,12 +46,16 @@ struct IntegerArgs {
   int64_t x_stride = 0;               // bytes
   int32_t num_tokens = 0;
   int32_t slices = 0;             // of k
+  Divisor units_of_tile;          // of 2^log_unit slices
   int32_t tiles = 0;              // of 16 rows, of a block
   int32_t stages = 0;             // of a warp's ring
   int32_t stage_bytes = 0;        // a multiple of 16
   int32_t log_blocks = 0;         // 2^log_blocks blocks, a cluster, have the rows of a head; otherwise 0
   int32_t float_norm_weight = 0;  // norm_weight is float32
   int32_t normed = 0;
+  int32_t rehearses =
+      0;  // the launch begins beside the one before: the kernel goes through what follows the wait for it, so that the
+          // instructions are in the cache then
   float eps = 0.0f;
   float inverse_k = 0.0f;  // 1 / k
 };
@@ -64,8 +69,10 @@ struct IntegerTail {
 
 // Describes a block's shared memory.
 struct IntegerShared {
-  IntegerSlice* x;  // [slices][num_tokens]
-  float* sums;      // [kIntegerWarps + tiles][num_tokens][16]
+  IntegerSlice* x;      // [slices][num_tokens]
+  float* sums;          // [kIntegerWarps + tiles][num_tokens][16]: of warp w and tile t those at w + t
+  uint8_t* first_warp;  // [tiles]: that has a part of the tile
+  uint8_t* last_warp;
   unsigned char* rings;
   IntegerTail* tail;
 };
@@ -76,9 +83,12 @@ __host__ __device__ inline int64_t integer_x_bytes(const IntegerArgs& a) {
 __host__ __device__ inline int64_t integer_sums_bytes(const IntegerArgs& a) {
   return int64_t{kIntegerWarps + a.tiles} * a.num_tokens * (kPackedGroupRows * 4);
 }
+__host__ __device__ inline int64_t integer_warps_bytes(const IntegerArgs& a) {
+  return round_up(2 * int64_t{a.tiles}, int64_t{16});
+}
 __host__ __device__ inline int64_t integer_ring_bytes(const IntegerArgs& a) { return int64_t{a.stages} * a.stage_bytes; }
 __host__ __device__ inline int64_t integer_shared_bytes(const IntegerArgs& a) {
-  return integer_x_bytes(a) + integer_sums_bytes(a) + kIntegerWarps * integer_ring_bytes(a) +
+  return integer_x_bytes(a) + integer_sums_bytes(a) + integer_warps_bytes(a) + kIntegerWarps * integer_ring_bytes(a) +
          static_cast<int64_t>(sizeof(IntegerTail));
 }
 
@@ -86,7 +96,9 @@ __device__ inline IntegerShared lay_out(unsigned char* memory, const IntegerArgs
   IntegerShared shared;
   shared.x = reinterpret_cast<IntegerSlice*>(memory);
   shared.sums = reinterpret_cast<float*>(memory + integer_x_bytes(a));
-  shared.rings = memory + integer_x_bytes(a) + integer_sums_bytes(a);
+  shared.first_warp = memory + integer_x_bytes(a) + integer_sums_bytes(a);
+  shared.last_warp = shared.first_warp + a.tiles;
+  shared.rings = shared.first_warp + integer_warps_bytes(a);
   shared.tail = reinterpret_cast<IntegerTail*>(shared.rings + kIntegerWarps * integer_ring_bytes(a));
   return shared;
 }
@@ -96,20 +108,8 @@ __host__ __device__ constexpr int slices_of_piece(int slice_bytes) { return 8 * 
 template <class Format>
 inline constexpr int kFormatSliceBytes = Format::kGroupBytes / (Format::kBlockUnits * Format::kSlices);
 
-// All slices of a block's tiles, one tile after another, are divided among its warps, in units of 2^log_unit slices.
-struct IntegerShares {
-  int of_tile;  // units
-  int all;
-
-  template <class Args>
-  __device__ explicit IntegerShares(const Args& a) : of_tile(a.slices >> a.packed.log_unit), all(of_tile * a.tiles) {}
-  // Returns the first unit of a warp.
-  __device__ int begin(int warp) const { return all * warp / kIntegerWarps; }
-  // Returns the warp that has this unit.
-  __device__ int warp_of(int unit) const { return ((unit + 1) * kIntegerWarps - 1) / all; }
-};
-
-// Streams a warp's slices through its ring, and multiplies them. rows_of(tile) says where the rows of a tile of the block are.
+// Streams a warp's slices through its ring, and multiplies them. All slices of a block's tiles, one tile after another, are divided among its
+// warps, in units of 2^log_unit slices. rows_of(tile) says where the rows of a tile of the block are.
 template <int kTokens, class RowsOf, class Args>
 class IntegerStream {
   static constexpr int kSliceBytes = kTokens * static_cast<int>(sizeof(IntegerSlice));  // of x
@@ -124,10 +124,10 @@ class IntegerStream {
         ring_(shared.rings + warp_ * integer_ring_bytes(a)),
         filled_(shared.tail->filled[warp_]),
         scales_(shared.tail->scales[warp_]) {
-    const IntegerShares shares(a);
-    const int begin = shares.begin(warp_), end = shares.begin(warp_ + 1);
-    tile_ = begin / shares.of_tile;
-    slice_ = (begin - tile_ * shares.of_tile) << a.packed.log_unit;
+    const int units = a.units_of_tile * a.tiles;
+    const int begin = units * warp_ / kIntegerWarps, end = units * (warp_ + 1) / kIntegerWarps;
+    tile_ = begin / a.units_of_tile;
+    slice_ = (begin - tile_ * a.units_of_tile) << a.packed.log_unit;
     left_ = (end - begin) << a.packed.log_unit;
     next_tile_ = tile_, next_slice_ = slice_, next_left_ = left_;
     if (lane_ == 0) {
@@ -150,6 +150,8 @@ class IntegerStream {
     for (; left_ > 0; ++tile_, slice_ = 0) {
       float sums[4] = {};
       const int count = min(left_, a_.slices - slice_);
+      if (slice_ == 0 && lane_ == 0) shared_.first_warp[tile_] = static_cast<uint8_t>(warp_);
+      if (slice_ + count == a_.slices && lane_ == 0) shared_.last_warp[tile_] = static_cast<uint8_t>(warp_);
       with_packed_format(rows_of_(tile_).format, [&]<class Format>(Format) { multiply_slices<Format>(sums, count); });
       store_sums(sums);
       left_ -= count;
@@ -181,7 +183,7 @@ class IntegerStream {
   template <class Format>
   __device__ __forceinline__ void multiply_slices(float (&sums)[4], int count) {
     if constexpr (Format::kOfInteger != 0.0f) {
-      constexpr int kPiece = slices_of_piece(kFormatSliceBytes<Format>);
+      constexpr int kPiece = slices_of_piece(kFormatSliceBytes<Format>), kUnrolled = Format::kSlices == 1 ? 2 : 1;
       // A lane has a row of x's digits: column lane / 4 is of token lane / 16.
       const int token = kTokens == 1 ? 0 : lane_ / 16, digit = min(lane_ / 4 % 4, 2);
       const auto* x = reinterpret_cast<const unsigned char*>(shared_.x) + slice_ * kSliceBytes;
@@ -194,9 +196,10 @@ class IntegerStream {
         filled_[stage_].wait(parity_);
         const char* const data = reinterpret_cast<const char*>(ring_) + stage_ * a_.stage_bytes;
         const int units = min(count - done, kPiece) / Format::kSlices;
-#pragma unroll
-        for (int unit = 0; unit < kPiece / Format::kSlices; ++unit) {
-          if (unit < units) multiply_unit<Format>(sums, data, unit, digits, factors);
+        // Few instructions, since those of a scheduler's warps share a small cache.
+#pragma unroll kUnrolled
+        for (int unit = 0; unit < units; ++unit) {
+          multiply_unit<Format>(sums, data, unit, digits, factors);
           digits += Format::kSlices * kSliceBytes, factors += Format::kSlices * kSliceBytes;
         }
         __syncwarp();  // all have read the stage
@@ -286,19 +289,17 @@ class IntegerStream {
   unsigned parity_ = 0;
 };
 
-// Adds up the parts of kRowsAtOnce neighbouring rows of a tile and a token, after all warps have stored theirs.
-template <class Args>
-__device__ inline void gather_rows(const Args& a, const IntegerShared& shared, int token, int row, float factor,
+// Adds up the parts of four neighbouring rows of a tile and a token, after all warps have stored theirs. A rehearsal adds up anything.
+template <int kTokens>
+__device__ inline void gather_rows(const IntegerShared& shared, int token, int row, float factor, bool rehearses,
                                    float (&values)[4]) {
-  const IntegerShares shares(a);
-  const int tile = row / static_cast<int>(kPackedGroupRows);
-  const int first = shares.warp_of(tile * shares.of_tile), last = shares.warp_of((tile + 1) * shares.of_tile - 1);
+  constexpr int kTileRows = static_cast<int>(kPackedGroupRows), kStride = kTokens * kTileRows;
+  const int tile = row / kTileRows, first = rehearses ? 0 : shared.first_warp[tile],
+            last = rehearses ? 0 : shared.last_warp[tile];
+  const float* const from = shared.sums + (first + tile) * kStride + token * kTileRows + row % kTileRows;
 #pragma unroll
   for (float& value : values) value = 0.0f;
-  const int stride = a.num_tokens * static_cast<int>(kPackedGroupRows);
-  add_up<4>(shared.sums + (first + tile) * stride + token * static_cast<int>(kPackedGroupRows) +
-                row % static_cast<int>(kPackedGroupRows),
-            stride, last - first + 1, values);
+  add_up<1>(from, kStride, last - first + 1, values);
 #pragma unroll
   for (float& value : values) value *= factor;
 }
@@ -311,34 +312,38 @@ __device__ inline void prefetch_norm_weight(const IntegerArgs& a) {
   for (int i = static_cast<int>(threadIdx.x) * kLine; i < bytes; i += kIntegerThreads * kLine) prefetch_line(a.norm_weight + i);
 }
 
-// Makes x, times the norm's weight, whole numbers in shared memory, and sums its squares. All threads of the block call it; then a
-// __syncthreads() must follow.
-template <class T>
+// Makes x, times the norm's weight, whole numbers in shared memory, and sums its squares. All threads that multiply call it; then a barrier must
+// follow.
+template <class T, int kTokens>
 __device__ inline void stage_x(const IntegerArgs& a, const IntegerShared& shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int chunks = a.slices * 4;  // of 8 channels: a thread has one, four neighbouring threads a slice
 #pragma unroll 1
-  for (int t = 0; t < a.num_tokens; ++t) {
+  for (int t = 0; t < kTokens; ++t) {
+    // Chunks past the end are the last one once more. Two loads are in flight.
+    const auto load_chunk = [&](int chunk) { return load_bytes<16, false>(a.x + t * a.x_stride + min(chunk, chunks - 1) * 16); };
+    const int begin = static_cast<int>(threadIdx.x);
+    Bytes<16> loaded = load_chunk(begin), next = load_chunk(begin + kIntegerThreads);
     float squares = 0.0f;
-    // A thread has 8 channels, four neighbouring threads a slice. k may end within a warp.
-    const int chunks = a.slices * 4;
-#pragma unroll 2
-    for (int first = warp * 32; first < chunks; first += kIntegerThreads) {
-      const int chunk = first + lane;
+#pragma unroll 1
+    for (int chunk = begin; chunk - lane < chunks; chunk += kIntegerThreads) {
+      const Bytes<16> after_next = load_chunk(chunk + 2 * kIntegerThreads);
       const bool inside = chunk < chunks;
-      float x[8] = {};
-      if (inside) {
-        const Bytes<16> loaded = load_bytes<16, false>(a.x + t * a.x_stride + chunk * 16);
+      float x[8];
 #pragma unroll
-        for (int i = 0; i < 8; ++i) x[i] = element<T, 8>(loaded, i), squares = fmaf(x[i], x[i], squares);
-        if (a.norm_weight != nullptr && a.float_norm_weight != 0) {
-          const Bytes<32> weight = load_bytes<32, false>(a.norm_weight + chunk * 32);
+      for (int i = 0; i < 8; ++i) x[i] = element<T, 8>(loaded, i), squares = fmaf(x[i], inside ? x[i] : 0.0f, squares);
+      if (a.norm_weight != nullptr) {
+        const int of_weight = min(chunk, chunks - 1);
+        Bytes<32> weight;
+        if (a.float_norm_weight != 0) {
+          weight = load_bytes<32, false>(a.norm_weight + of_weight * 32);
+        } else {
+          const Bytes<16> narrow = load_bytes<16, false>(a.norm_weight + of_weight * 16);
 #pragma unroll
-          for (int i = 0; i < 8; ++i) x[i] *= element<float, 8>(weight, i);
-        } else if (a.norm_weight != nullptr) {
-          const Bytes<16> weight = load_bytes<16, false>(a.norm_weight + chunk * 16);
-#pragma unroll
-          for (int i = 0; i < 8; ++i) x[i] *= element<T, 8>(weight, i);
+          for (int i = 0; i < 8; ++i) weight.words[i] = __float_as_uint(element<T, 8>(narrow, i));
         }
+#pragma unroll
+        for (int i = 0; i < 8; ++i) x[i] *= element<float, 8>(weight, i);
       }
       // The bits of a magnitude are in the order of the magnitudes; those of NaN are above infinity's.
       uint32_t most = 0;
@@ -360,29 +365,26 @@ __device__ inline void stage_x(const IntegerArgs& a, const IntegerShared& shared
         sum += static_cast<int>(number);
         digits[i] = (number + kHalves) ^ kHalves;
       }
-      const int other = __shfl_xor_sync(0xffffffffu, sum, 1);  // half of a slice is two threads'
-      sum += other;
-      const int other_half = __shfl_xor_sync(0xffffffffu, sum, 2);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);  // of half a slice
+      const int other = __shfl_xor_sync(0xffffffffu, sum, 2);
+      loaded = next, next = after_next;
       if (!inside) continue;
-      IntegerSlice& slice = shared.x[chunk / 4 * a.num_tokens + t];
+      IntegerSlice& slice = shared.x[chunk / 4 * kTokens + t];
       const int in_slice = chunk % 4;
 #pragma unroll
       for (int word = 0; word < 2; ++word) {
         const uint32_t* const four = digits + 4 * word;
         const uint32_t low = __byte_perm(four[0], four[1], 0x5140u), high = __byte_perm(four[2], four[3], 0x5140u);
         const uint32_t first_low = __byte_perm(four[0], four[1], 0x0062u), first_high = __byte_perm(four[2], four[3], 0x0062u);
-        const int c = in_slice % 2 * 2 + word;
-        uint32_t* const to = reinterpret_cast<uint32_t*>(slice.digits) + c * 2 + in_slice / 2;
+        uint32_t* const to = reinterpret_cast<uint32_t*>(slice.digits) + (in_slice % 2 * 2 + word) * 2 + in_slice / 2;
         to[0] = __byte_perm(first_low, first_high, 0x5410u);
         to[8] = __byte_perm(low, high, 0x7632u);
         to[16] = __byte_perm(low, high, 0x5410u);
       }
-      if (in_slice == 0) {
-        const float of_sum = scale * (1.0f / 65536.0f);
-        slice.factors[0] = {scale, static_cast<float>(sum + other_half) * of_sum, static_cast<float>(sum) * of_sum,
-                            static_cast<float>(other_half) * of_sum};
-      } else if (in_slice == 1) {
-        slice.factors[1] = {scale, 0.0f, 0.0f, 0.0f};
+      if (in_slice < 2) {
+        const float of_sum = in_slice == 0 ? scale * (1.0f / 65536.0f) : 0.0f;
+        slice.factors[in_slice] = {scale, static_cast<float>(sum + other) * of_sum, static_cast<float>(sum) * of_sum,
+                                   static_cast<float>(other) * of_sum};
       }
     }
     if (a.normed == 0) continue;

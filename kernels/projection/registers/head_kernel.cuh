@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kMultipliers + 32 * kFinishers, kFinishers != 
                           const __grid_constant__ MostStepsArgs p) {
   using T = typename W::T;
   static_assert((kFeatures & kMostSteps) != 0 && (kFeatures & kTokenNorm) == 0);
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, multipliers = blockDim.x / 32 - kFinishers;
+  const int warp = threadIdx.x / 32, multipliers = blockDim.x / 32 - kFinishers;
   const bool multiplies = warp < multipliers;
   const int head = static_cast<int>(blockIdx.x) >> a.log_blocks;  // of q, then of k, then of v
   const RegistersShared shared = lay_out(dynamic_shared<unsigned char>(), a);
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kMultipliers + 32 * kFinishers, kFinishers != 
   if (first >= own_tokens) return;
   if (kFinishers != 0) ask(first);
 
-  finish_heads<T, V, kFeatures>(p, pending, head, a.lanes, first, own_tokens, static_cast<int>(blockDim.x) / 32, token_in,
+  finish_heads<T, V, kFeatures, false>(p, pending, head, a.lanes, first, own_tokens, static_cast<int>(blockDim.x) / 32, token_in,
                                 [&](int slot, const UnitChannels& place) {
                                   if (slot == first) wait_for_sums(a, shared);
                                   return gather_head<T, V>(a, shared, slot, place);

@@ -78,9 +78,7 @@ std::optional<Divided> divide(const ProjectionParams& p, const UnpackingOutputIn
   const int32_t whole = std::max(4, 1 << a.packed.log_unit), of_warpgroup = whole / 2;
   a.stage_slices = std::max(whole, of_warpgroup << log_splits_of(a));
   for (int32_t s = 0; s < p.packed.num_segments; ++s) {
-    const WeightFormat format = p.packed.segments[s].format;
-    const int64_t bytes =
-        a.stage_slices * kPackedSliceChannels / weight_block_elements(format) * weight_block_bytes(format) * kPackedGroupRows;
+    const int64_t bytes = a.stage_slices * packed_slice_bytes(p.packed.segments[s].format);
     a.group_bytes = std::max(a.group_bytes, static_cast<int32_t>(bytes));
   }
   const int64_t halves = is_gated(p) ? 2 : 1, rows = (int64_t{kUnpackingTileRows} << a.log_tiles) / halves;

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kUnpackingLaunchBound, 1)
   const auto group_at = [&](int row) -> PackedGroup {
     const bool is_up = row >= rows_of_half;
     const int of_y = first_row + row - (is_up ? rows_of_half : 0);
-    return of_y < o.n ? W::rows_at(a, int64_t{of_y} + (is_up ? o.n : 0)) : PackedGroup{nullptr, WeightFormat::q8_0};
+    return of_y < o.n ? W::rows_at(a, int64_t{of_y} + (is_up ? o.n : 0)) : PackedGroup{nullptr, WeightFormat::q8_0, 0};
   };
   open_stages(a, tail);
   __syncthreads();
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kUnpackingLaunchBound, 1)
   const int thread = static_cast<int>(threadIdx.x);
   if (thread >= kUnpackingConsumers) {
     const int row = thread % 32 * kPackedGroupRows;
-    fill_stages(a, memory, tail, row < rows_of_all ? group_at(row) : PackedGroup{nullptr, WeightFormat::q8_0});
+    fill_stages(a, memory, tail, row < rows_of_all ? group_at(row) : PackedGroup{nullptr, WeightFormat::q8_0, 0});
     return;
   }
   UnpackingProduct<T, kTokens> product(a, memory, tail);

@@ -136,11 +136,8 @@ __device__ inline void open_stages(const UnpackingArgs& a, UnpackingTail& tail) 
 __device__ inline void fill_stages(const UnpackingArgs& a, unsigned char* memory, UnpackingTail& tail, const PackedGroup& group) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const UnpackingExtent extent(a);
-  const int block_slices = static_cast<int>(weight_block_elements(group.format)) / kPackedSliceChannels;
-  const int slice_bytes = group.data == nullptr ? 0
-                                                : static_cast<int>(weight_block_bytes(group.format)) * int{kPackedGroupRows} /
-                                                      block_slices;  // a whole number for each format
-  int bytes_of_slice = slice_bytes;                                  // of all lanes
+  const int slice_bytes = group.data == nullptr ? 0 : group.slice_bytes;
+  int bytes_of_slice = slice_bytes;  // of all lanes
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) bytes_of_slice += __shfl_xor_sync(0xffffffffu, bytes_of_slice, step);
   bytes_of_slice += norm_weight_bytes(a);

@@ -16,10 +16,16 @@ struct PackedSegments {
     const char* data = nullptr;
     int32_t end_row = 0;  // of all rows
     WeightFormat format = WeightFormat::dense;
+    int32_t slice_bytes = 0;  // of 16 rows and 32 channels
   };
   Segment segments[kMaxWeightSegments];
   int32_t log_unit = 0;  // a part of k has a multiple of 2^log_unit slices of 32 channels
 };
+
+// Returns the bytes of 16 rows and 32 channels: a whole number for each format.
+constexpr int64_t packed_slice_bytes(WeightFormat format) {
+  return weight_block_bytes(format) * kPackedGroupRows * kPackedSliceChannels / weight_block_elements(format);
+}
 
 // Says where the rows of a weight are.
 inline void fill_segments(PackedSegments& to, const PackedWeight& weight) {
@@ -31,6 +37,7 @@ inline void fill_segments(PackedSegments& to, const PackedWeight& weight) {
       rows += given.rows;
       segment.data = static_cast<const char*>(given.data);
       segment.format = given.format;
+      segment.slice_bytes = static_cast<int32_t>(packed_slice_bytes(given.format));
       while ((kPackedSliceChannels << to.log_unit) < weight_block_elements(given.format)) ++to.log_unit;
     }
     segment.end_row = static_cast<int32_t>(rows);
@@ -41,6 +48,7 @@ inline void fill_segments(PackedSegments& to, const PackedWeight& weight) {
 struct PackedGroup {
   const char* data;
   WeightFormat format;
+  int32_t slice_bytes;
 };
 
 // The arguments of a way, for packed weights.
@@ -58,8 +66,9 @@ struct PackedWeights {
   template <class Args>
   using With = PackedArgs<Args>;
   using Rows = PackedGroup;
-  static constexpr Rows kNoRows = {nullptr, WeightFormat::dense};
+  static constexpr Rows kNoRows = {nullptr, WeightFormat::dense, 0};
 
+  // `row` is the first of a group.
   template <class Args>
   __device__ static Rows rows_at(const Args& a, int64_t row) {
     const PackedSegments::Segment* segment = a.packed.segments;
@@ -68,8 +77,8 @@ struct PackedWeights {
     for (int i = 0; i + 1 < kMaxWeightSegments; ++i) {
       if (row >= a.packed.segments[i].end_row) segment = a.packed.segments + i + 1, begin = a.packed.segments[i].end_row;
     }
-    const int64_t blocks = int64_t{a.slices} * kPackedSliceChannels / weight_block_elements(segment->format);
-    return {segment->data + (row - begin) * blocks * weight_block_bytes(segment->format), segment->format};
+    const int64_t group = (row - begin) / kPackedGroupRows;
+    return {segment->data + group * (int64_t{a.slices} * segment->slice_bytes), segment->format, segment->slice_bytes};
   }
 
   template <class Args>
