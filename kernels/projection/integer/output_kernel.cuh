@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kIntegerLaunchBound)
       if (i != thread && o.adds != 0) residual = load_packed<T>(address(i));
       const int t = token_of(i), row = row_of(i);
       const float factor = norm_of_token(a, shared, t);
-      char* const to = rehearses ? reinterpret_cast<char*>(&shared.tail->scales[0][0] + thread) : address(i);
+      char* const to = rehearses ? reinterpret_cast<char*>(&shared.tail->exchange[0][0][0] + thread) : address(i);
       finish_rows<T>(o, row, rows, first_row + row, to, residual, [&](int of_block, float(&values)[kRowsAtOnce]) {
         gather_rows<kTokens>(shared, t, of_block, factor, rehearses, values);
       });

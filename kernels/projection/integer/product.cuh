@@ -29,16 +29,13 @@ inline constexpr int kIntegerLaunchBound = 768;                                 
 inline constexpr int kMostIntegerStages = 8;
 inline constexpr int kMostBytesOfPiece = 3456;
 
-// The three digits of 32 channels of x [digit][32], and the factors of a slice: of lanes whose sums are of the first digit, and of others.
-struct SliceFactors {
-  float scale;             // a power of two: x is the whole number times this
-  float all, first, last;  // the sums of x, of all of its channels, the first and the last 16, over 2^16. Or zeros.
-};
+// Holds 32 channels of x of a token. x is `scale`, a power of two, times a whole number of three digits.
 struct IntegerSlice {
   uint2 digits[3][4];  // [digit][c]: channels 4 c to 4 c + 3, and those 16 further
-  SliceFactors factors[2];
+  float scale;
+  float all, first, last;  // the sums of x, of all channels, the first and the last 16
 };
-static_assert(sizeof(IntegerSlice) == 128);
+static_assert(sizeof(IntegerSlice) == 112);
 
 struct IntegerArgs {
   const char* x = nullptr;
@@ -62,7 +59,7 @@ struct IntegerArgs {
 
 // What a block has in shared memory beside the rings.
 struct IntegerTail {
-  float4 scales[kIntegerWarps][32];  // that the lanes of a warp exchange
+  float4 exchange[kIntegerWarps][kMostIntegerTokens][32];  // of a warp's lanes
   Barrier filled[kIntegerWarps][kMostIntegerStages];
   float squares[kMostIntegerTokens][kIntegerWarps];  // of x, of each warp's channels
 };
@@ -112,8 +109,6 @@ inline constexpr int kFormatSliceBytes = Format::kGroupBytes / (Format::kBlockUn
 // warps, in units of 2^log_unit slices. rows_of(tile) says where the rows of a tile of the block are.
 template <int kTokens, class RowsOf, class Args>
 class IntegerStream {
-  static constexpr int kSliceBytes = kTokens * static_cast<int>(sizeof(IntegerSlice));  // of x
-
  public:
   __device__ IntegerStream(const Args& a, const IntegerShared& shared, const RowsOf& rows_of)
       : a_(a),
@@ -122,8 +117,7 @@ class IntegerStream {
         warp_(static_cast<int>(threadIdx.x) / 32),
         lane_(static_cast<int>(threadIdx.x) % 32),
         ring_(shared.rings + warp_ * integer_ring_bytes(a)),
-        filled_(shared.tail->filled[warp_]),
-        scales_(shared.tail->scales[warp_]) {
+        filled_(shared.tail->filled[warp_]) {
     const int units = a.units_of_tile * a.tiles;
     const int begin = units * warp_ / kIntegerWarps, end = units * (warp_ + 1) / kIntegerWarps;
     tile_ = begin / a.units_of_tile;
@@ -142,13 +136,12 @@ class IntegerStream {
   // Stores the sums of each tile of which the warp has a part: of 16 rows and each token.
   __device__ void multiply() {
     if (left_ == 0) {
-      const float none[4] = {};
-      store_sums(none);  // somebody may add them
+      store_sums(Sums());  // somebody may add them
       return;
     }
 #pragma unroll 1
     for (; left_ > 0; ++tile_, slice_ = 0) {
-      float sums[4] = {};
+      Sums sums;
       const int count = min(left_, a_.slices - slice_);
       if (slice_ == 0 && lane_ == 0) shared_.first_warp[tile_] = static_cast<uint8_t>(warp_);
       if (slice_ + count == a_.slices && lane_ == 0) shared_.last_warp[tile_] = static_cast<uint8_t>(warp_);
@@ -180,92 +173,158 @@ class IntegerStream {
     if (next_slice_ == a_.slices && next_left_ > 0) ++next_tile_, next_slice_ = 0, open_tile();
   }
 
+  // Of the lane's two rows: sums of two columns of digits each, and of minimums.
+  struct Sums {
+    float digits[4] = {};
+    float minimums[2] = {};
+  };
+
   template <class Format>
-  __device__ __forceinline__ void multiply_slices(float (&sums)[4], int count) {
+  __device__ __forceinline__ void multiply_slices(Sums& sums, int count) {
     if constexpr (Format::kOfInteger != 0.0f) {
-      constexpr int kPiece = slices_of_piece(kFormatSliceBytes<Format>), kUnrolled = Format::kSlices == 1 ? 2 : 1;
-      // A lane has a row of x's digits: column lane / 4 is of token lane / 16.
-      const int token = kTokens == 1 ? 0 : lane_ / 16, digit = min(lane_ / 4 % 4, 2);
-      const auto* x = reinterpret_cast<const unsigned char*>(shared_.x) + slice_ * kSliceBytes;
-      const auto* digits = x + token * sizeof(IntegerSlice) + (digit * 4 + lane_ % 4) * sizeof(uint2);
-      // Its sums are of columns 2 (lane % 4) and the next one.
-      const int token_of_sums = kTokens == 1 ? 0 : lane_ % 4 / 2;
-      const auto* factors = x + token_of_sums * sizeof(IntegerSlice) + 3 * 4 * sizeof(uint2) + lane_ % 2 * sizeof(SliceFactors);
+      constexpr int kPiece = slices_of_piece(kFormatSliceBytes<Format>);
+      // Two units at once have more to do while one waits; more instructions would not be in the cache of a scheduler.
+      constexpr int kUnits = Format::kShares && Format::kTwoScales ? 1 : 2;
+      const IntegerSlice* x = shared_.x + slice_ * kTokens;
+      float minimums[kTokens][2] = {};  // if kShares those of the lane's slices; otherwise of its token
 #pragma unroll 1
       for (int done = 0; done < count; done += kPiece) {
         filled_[stage_].wait(parity_);
         const char* const data = reinterpret_cast<const char*>(ring_) + stage_ * a_.stage_bytes;
         const int units = min(count - done, kPiece) / Format::kSlices;
-        // Few instructions, since those of a scheduler's warps share a small cache.
-#pragma unroll kUnrolled
-        for (int unit = 0; unit < units; ++unit) {
-          multiply_unit<Format>(sums, data, unit, digits, factors);
-          digits += Format::kSlices * kSliceBytes, factors += Format::kSlices * kSliceBytes;
+        int unit = 0;
+#pragma unroll 1
+        for (; unit + kUnits <= units; unit += kUnits) {
+          multiply_units<Format, kUnits>(sums, minimums, data, unit, x);
+          x += kUnits * Format::kSlices * kTokens;
+        }
+        if constexpr (kUnits > 1 && !Format::kShares) {
+          if (unit < units) multiply_units<Format, 1>(sums, minimums, data, unit, x), x += kTokens;
         }
         __syncwarp();  // all have read the stage
         fill(stage_);
         if (++stage_ == a_.stages) stage_ = 0, parity_ ^= 1;
       }
+      if constexpr (Format::kHasMinimum) {
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+#pragma unroll
+          for (int t = 0; t < kTokens; ++t) {
+            if constexpr (Format::kShares) minimums[t][row] = sum_of_quad(minimums[t][row]);
+          }
+          sums.minimums[row] = Format::kShares && kTokens > 1 && lane_ % 4 >= 2 ? minimums[kTokens - 1][row] : minimums[0][row];
+        }
+      }
+    }
+  }
+
+  __device__ static float sum_of_quad(float value) {
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
+    return value;
+  }
+
+  template <class Format, int kUnits>
+  __device__ __forceinline__ void multiply_units(Sums& sums, float (&minimums)[kTokens][2], const char* data, int unit,
+                                                 const IntegerSlice* x) const {
+    constexpr int kSlices = Format::kSlices, kScales = Format::kTwoScales ? 4 : 2;
+    uint32_t words[kUnits][Format::kWords];
+    PackedScales own[kUnits];
+    // The halves of a block are a unit each: which one it is, is known if they come together.
+    const auto half_of = [&](int u) { return kUnits == 2 && Format::kSlices == 4 ? u : (unit + u) % 2; };
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      Format::template load<ChannelOrder::as_packed>(words[u], data, unit + u, lane_);
+      own[u] = Format::scales(words[u], half_of(u));
+      own[u].low *= Format::kOfInteger, own[u].high *= Format::kOfInteger;
+      if constexpr (Format::kTwoScales) own[u].other_low *= Format::kOfInteger, own[u].other_high *= Format::kOfInteger;
+    }
+    // If a unit has several slices, a lane has the scales of one of them, and the others need them.
+    float* const exchange = &shared_.tail->exchange[warp_][0][0].x;
+    const auto exchanged = [&](int u, int t, int lane) { return exchange + ((u * kTokens + t) * 32 + lane) * kScales; };
+    if constexpr (Format::kShares) {
+      __syncwarp();  // all have read those before
+#pragma unroll
+      for (int u = 0; u < kUnits; ++u) {
+#pragma unroll
+        for (int t = 0; t < kTokens; ++t) {
+          const IntegerSlice& of_lane = x[(u * kSlices + lane_ % 4) * kTokens + t];
+          float* const to = exchanged(u, t, lane_);
+          if constexpr (Format::kTwoScales) {
+            *reinterpret_cast<float4*>(to) = make_float4(own[u].low * of_lane.scale, own[u].high * of_lane.scale,
+                                                         own[u].other_low * of_lane.scale, own[u].other_high * of_lane.scale);
+          } else {
+            *reinterpret_cast<float2*>(to) = make_float2(own[u].low * of_lane.scale, own[u].high * of_lane.scale);
+          }
+          add_minimums<Format>(minimums[t], own[u], of_lane);
+        }
+      }
+      __syncwarp();
+    }
+    // A lane has column lane / 4 of x's digits, which is of token lane / 16. Its sums are of columns 2 (lane % 4) and the next one.
+    const int token = kTokens == 1 ? 0 : lane_ / 16, digit = min(lane_ / 4 % 4, 2),
+              token_of_sums = kTokens == 1 ? 0 : lane_ % 4 / 2;
+    const uint2* const digits = &x[token].digits[digit][lane_ % 4];
+#pragma unroll
+    for (int i = 0; i < kUnits * kSlices; ++i) {
+      const int u = i / kSlices, slice = i % kSlices;
+      uint32_t a[4];
+      Format::integers(words[u], slice, lane_, half_of(u), a);
+      const uint2 b = *reinterpret_cast<const uint2*>(reinterpret_cast<const char*>(digits) + i * kTokens * sizeof(IntegerSlice));
+      float scales[kScales];
+      if constexpr (Format::kShares) {
+        const float* const from = exchanged(u, token_of_sums, (lane_ & ~3) + slice);
+#pragma unroll
+        for (int j = 0; j < kScales; j += 2) {
+          const float2 two = *reinterpret_cast<const float2*>(from + j);
+          scales[j] = two.x, scales[j + 1] = two.y;
+        }
+      } else {
+        const IntegerSlice& of_slice = x[i * kTokens + token_of_sums];
+        scales[0] = own[u].low * of_slice.scale, scales[1] = own[u].high * of_slice.scale;
+        if constexpr (Format::kTwoScales)
+          scales[2] = own[u].other_low * of_slice.scale, scales[3] = own[u].other_high * of_slice.scale;
+        add_minimums<Format>(minimums[0], own[u], of_slice);
+      }
+      int32_t products[4];
+      if constexpr (Format::kTwoScales) {
+        multiply_integers(products, {a[0], a[1]}, b.x, kSumBase);
+        add_products(sums, products, scales[0], scales[1]);
+        multiply_integers(products, {a[2], a[3]}, b.y, kSumBase);
+        add_products(sums, products, scales[2], scales[3]);
+      } else {
+        multiply_integers(products, a, b.x, b.y, kSumBase);
+        add_products(sums, products, scales[0], scales[1]);
+      }
     }
   }
 
   template <class Format>
-  __device__ __forceinline__ void multiply_unit(float (&sums)[4], const char* data, int unit, const unsigned char* digits,
-                                                const unsigned char* factors) const {
-    uint32_t words[Format::kWords];
-    Format::template load<ChannelOrder::as_packed>(words, data, unit, lane_);
-    PackedScales own = Format::scales(words, unit % 2);
-    own.low *= Format::kOfInteger, own.high *= Format::kOfInteger;
-    if constexpr (Format::kTwoScales) own.other_low *= Format::kOfInteger, own.other_high *= Format::kOfInteger;
-    if constexpr (Format::kShares) {
-      __syncwarp();  // all have read those of the unit before
-      scales_[lane_] = make_float4(own.low, own.high, own.other_low, own.other_high);
-      __syncwarp();
-    }
-#pragma unroll
-    for (int slice = 0; slice < Format::kSlices; ++slice) {
-      PackedScales s = own;
-      if constexpr (Format::kShares) {
-        const float4 of_slice = scales_[(lane_ & ~3) + slice];
-        s.low = of_slice.x, s.high = of_slice.y, s.other_low = of_slice.z, s.other_high = of_slice.w;
-      }
-      uint32_t a[4];
-      Format::integers(words, slice, lane_, unit % 2, a);
-      const uint2 x = *reinterpret_cast<const uint2*>(digits + slice * kSliceBytes);
-      const float4 f = *reinterpret_cast<const float4*>(factors + slice * kSliceBytes);  // SliceFactors
-      int32_t products[4];
-      if constexpr (Format::kTwoScales) {
-        multiply_integers(products, {a[0], a[1]}, x.x, kSumBase);
-        add_products(sums, products, s.low * f.x, s.high * f.x);
-        multiply_integers(products, {a[2], a[3]}, x.y, kSumBase);
-        add_products(sums, products, s.other_low * f.x, s.other_high * f.x);
-        if constexpr (Format::kHasMinimum) {
-          sums[0] = fmaf(s.minimum_low, f.z, fmaf(s.other_minimum_low, f.w, sums[0]));
-          sums[2] = fmaf(s.minimum_high, f.z, fmaf(s.other_minimum_high, f.w, sums[2]));
-        }
-      } else {
-        multiply_integers(products, a, x.x, x.y, kSumBase);
-        add_products(sums, products, s.low * f.x, s.high * f.x);
-        if constexpr (Format::kHasMinimum) sums[0] = fmaf(s.other_low, f.y, sums[0]), sums[2] = fmaf(s.other_high, f.y, sums[2]);
-      }
+  __device__ static void add_minimums(float (&sums)[2], const PackedScales& s, const IntegerSlice& x) {
+    if constexpr (kTwoMinimums<Format>) {
+      sums[0] = fmaf(s.minimum_low, x.first, fmaf(s.other_minimum_low, x.last, sums[0]));
+      sums[1] = fmaf(s.minimum_high, x.first, fmaf(s.other_minimum_high, x.last, sums[1]));
+    } else if constexpr (Format::kHasMinimum) {
+      sums[0] = fmaf(s.other_low, x.all, sums[0]), sums[1] = fmaf(s.other_high, x.all, sums[1]);
     }
   }
 
   // A whole number of less than 2^22 plus this is the pattern of 3 * 2^22 plus that number.
   static constexpr int32_t kSumBase = 0x4b400000;
-  __device__ static void add_products(float (&sums)[4], const int32_t (&products)[4], float low, float high) {
+  __device__ static void add_products(Sums& sums, const int32_t (&products)[4], float low, float high) {
     constexpr float kBase = 12582912.0f;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) sums[i] = fmaf(__int_as_float(products[i]) - kBase, i < 2 ? low : high, sums[i]);
+    for (int i = 0; i < 4; ++i) sums.digits[i] = fmaf(__int_as_float(products[i]) - kBase, i < 2 ? low : high, sums.digits[i]);
   }
 
   // Adds up the digits: a lane with an even lane % 4 has the first and the second one of a token, the next lane the last one.
-  __device__ void store_sums(const float (&sums)[4]) const {
+  __device__ void store_sums(const Sums& sums) const {
     float rows[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const float own = lane_ % 2 == 0 ? fmaf(sums[2 * i], 65536.0f, sums[2 * i + 1] * 256.0f) : sums[2 * i];
-      rows[i] = own + __shfl_xor_sync(0xffffffffu, own, 1);
+      const float* const two = sums.digits + 2 * i;
+      const float own = lane_ % 2 == 0 ? fmaf(two[0], 65536.0f, two[1] * 256.0f) : two[0];
+      rows[i] = own + __shfl_xor_sync(0xffffffffu, own, 1) + sums.minimums[i];
     }
     const int token = lane_ % 4 / 2;
     if (lane_ % 2 != 0 || token >= kTokens) return;
@@ -280,7 +339,6 @@ class IntegerStream {
   int warp_, lane_;
   unsigned char* ring_;
   Barrier* filled_;
-  float4* scales_;
   int tile_, slice_, left_;                 // what is multiplied next, and how many slices are left
   int next_tile_, next_slice_, next_left_;  // what is copied next
   int slice_bytes_ = 0;
@@ -381,10 +439,9 @@ __device__ inline void stage_x(const IntegerArgs& a, const IntegerShared& shared
         to[8] = __byte_perm(low, high, 0x7632u);
         to[16] = __byte_perm(low, high, 0x5410u);
       }
-      if (in_slice < 2) {
-        const float of_sum = in_slice == 0 ? scale * (1.0f / 65536.0f) : 0.0f;
-        slice.factors[in_slice] = {scale, static_cast<float>(sum + other) * of_sum, static_cast<float>(sum) * of_sum,
-                                   static_cast<float>(other) * of_sum};
+      if (in_slice == 0) {
+        slice.scale = scale, slice.all = static_cast<float>(sum + other) * scale;
+        slice.first = static_cast<float>(sum) * scale, slice.last = static_cast<float>(other) * scale;
       }
     }
     if (a.normed == 0) continue;
