@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kIntegerLaunchBound)
       wait_for_previous_kernels();
       let_next_kernel_start();
     }
-    stage_x<T, kTokens>(a, shared);
+    stage_x<T, kTokens>(a, shared, rehearses ? a.packed.segments[0].data : a.x, rehearses ? 0 : a.x_stride);
     if (!rehearses) break;
   }
   sync_barrier(1, kIntegerThreads);

@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kIntegerLaunchBound)
   const auto token_of = [&](int i) { return kTokens > 1 && i >= groups ? 1 : 0; };
   const auto row_of = [&](int i) { return (i - token_of(i) * groups) * kRowsAtOnce; };
   const auto address = [&](int i) { return address_of_output<T>(o, token_of(i), first_row + row_of(i)); };
-  // What is rehearsed reads an x that may be written meanwhile, and leaves nothing but what is written again.
+  // What is rehearsed reads weights in place of x, and leaves nothing but what is written again.
 #pragma unroll 1
   for (bool rehearses = a.rehearses != 0;; rehearses = false) {
     if (!rehearses) {
@@ -41,8 +41,8 @@ __global__ void __launch_bounds__(kIntegerLaunchBound)
       let_next_kernel_start();
     }
     Packed<T, kRowsAtOnce> residual = {};
-    if (o.adds != 0 && thread < kTokens * groups) residual = load_packed<T>(address(thread));
-    stage_x<T, kTokens>(a, shared);
+    if (o.adds != 0 && !rehearses && thread < kTokens * groups) residual = load_packed<T>(address(thread));
+    stage_x<T, kTokens>(a, shared, rehearses ? a.packed.segments[0].data : a.x, rehearses ? 0 : a.x_stride);
     sync_barrier(1, kIntegerThreads);
     if (!rehearses) {
       stream.multiply();
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kIntegerLaunchBound)
     }
 #pragma unroll 1
     for (int i = thread; i < kTokens * groups; i += kIntegerThreads) {
-      if (i != thread && o.adds != 0) residual = load_packed<T>(address(i));
+      if (i != thread && o.adds != 0 && !rehearses) residual = load_packed<T>(address(i));
       const int t = token_of(i), row = row_of(i);
       const float factor = norm_of_token(a, shared, t);
       char* const to = rehearses ? reinterpret_cast<char*>(&shared.tail->exchange[0][0][0] + thread) : address(i);

@@ -370,16 +370,16 @@ __device__ inline void prefetch_norm_weight(const IntegerArgs& a) {
   for (int i = static_cast<int>(threadIdx.x) * kLine; i < bytes; i += kIntegerThreads * kLine) prefetch_line(a.norm_weight + i);
 }
 
-// Makes x, times the norm's weight, whole numbers in shared memory, and sums its squares. All threads that multiply call it; then a barrier must
-// follow.
+// Makes x, times the norm's weight, whole numbers in shared memory, and sums its squares. `of_all` is x, or anything in its place if that is
+// rehearsed: what is read before the wait for x could be in a cache still. All threads that multiply call it; then a barrier must follow.
 template <class T, int kTokens>
-__device__ inline void stage_x(const IntegerArgs& a, const IntegerShared& shared) {
+__device__ inline void stage_x(const IntegerArgs& a, const IntegerShared& shared, const char* of_all, int64_t stride) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int chunks = a.slices * 4;  // of 8 channels: a thread has one, four neighbouring threads a slice
 #pragma unroll 1
   for (int t = 0; t < kTokens; ++t) {
     // Chunks past the end are the last one once more. Two loads are in flight.
-    const auto load_chunk = [&](int chunk) { return load_bytes<16, false>(a.x + t * a.x_stride + min(chunk, chunks - 1) * 16); };
+    const auto load_chunk = [&](int chunk) { return load_bytes<16, false>(of_all + t * stride + min(chunk, chunks - 1) * 16); };
     const int begin = static_cast<int>(threadIdx.x);
     Bytes<16> loaded = load_chunk(begin), next = load_chunk(begin + kIntegerThreads);
     float squares = 0.0f;
