@@ -19,6 +19,7 @@ struct IntegerHeadArgs : IntegerArgs {
 };
 
 inline constexpr int kArrivalsBytesOfHead = 16;
+inline constexpr int kFinisherOfInteger = 2;  // a barrier of all warps
 
 template <class T, int V, int kTokens, int kFeatures>
 __global__ void __launch_bounds__(kIntegerLaunchBound)
@@ -45,7 +46,8 @@ __global__ void __launch_bounds__(kIntegerLaunchBound)
     if (own_tokens == 0) return;
     finish_heads<T, V, kFeatures, true>(p, pending, head, a.lanes, 0, own_tokens, 1, token_in,
                                         [&](int slot, const UnitChannels& place) {
-                                          if (slot == 0) blocks > 1 ? arrivals.wait() : sync_barrier(2, kIntegerThreads + 32);
+                                          if (slot == 0)
+                                            blocks > 1 ? arrivals.wait() : sync_barrier(kFinisherOfInteger, kIntegerThreads + 32);
                                           return unit_of_rows<T, V>(products + slot * a.head_dim, 1.0f, place);
                                         });
     return;
@@ -55,24 +57,18 @@ __global__ void __launch_bounds__(kIntegerLaunchBound)
   };
   IntegerStream<kTokens, decltype(rows_of), PackedArgs<IntegerHeadArgs>> stream(a, shared, rows_of);
   prefetch_norm_weight(a);
-#pragma unroll 1
-  for (bool rehearses = a.rehearses != 0;; rehearses = false) {
-    if (!rehearses) {
-      wait_for_previous_kernels();
-      let_next_kernel_start();
-    }
-    stage_x<T, kTokens>(a, shared, rehearses ? a.packed.segments[0].data : a.x, rehearses ? 0 : a.x_stride);
-    if (!rehearses) break;
-  }
-  sync_barrier(1, kIntegerThreads);
+  wait_for_previous_kernels();
+  let_next_kernel_start();
+  stage_x<T, kTokens>(a, shared);
+  sync_barrier(kMultipliersOfInteger, kIntegerThreads);
   stream.multiply();
   if (blocks > 1) wait_for_cluster();
-  sync_barrier(1, kIntegerThreads);
+  sync_barrier(kMultipliersOfInteger, kIntegerThreads);
   const int groups = a.tiles * kTileRows / 4, i = static_cast<int>(threadIdx.x);
   if (i < kTokens * groups) {
     const int t = kTokens > 1 && i >= groups ? 1 : 0, row = (i - t * groups) * 4;
     float values[4];
-    gather_rows<kTokens>(shared, t, row, norm_of_token(a, shared, t), false, values);
+    gather_rows<kTokens>(shared, t, row, norm_of_token(a, shared, t), values);
     const float4 four = make_float4(values[0], values[1], values[2], values[3]);
     float* const to = products + (t >> a.log_blocks) * a.head_dim + first_row + row;
     if (blocks > 1) {
@@ -81,7 +77,7 @@ __global__ void __launch_bounds__(kIntegerLaunchBound)
       *reinterpret_cast<float4*>(to) = four;
     }
   }
-  if (blocks == 1) sync_barrier(2, kIntegerThreads + 32);
+  if (blocks == 1) sync_barrier(kFinisherOfInteger, kIntegerThreads + 32);
 #endif
 }
 

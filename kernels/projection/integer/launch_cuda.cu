@@ -68,7 +68,6 @@ std::optional<Launch> output_with_stages(const ProjectionParams& p, int32_t stag
   if (stages != 0) a.stages = stages;
   const int64_t shared_bytes = integer_shared_bytes(a);
   if (shared_bytes > kMaxSharedBytes) return {};
-  a.rehearses = p.overlaps ? 1 : 0;
   Launch l = output_launch(kernel, a, p);
   l.blocks = divide_up(groups, of_block);
   l.threads = by_memory ? kIntegerThreads : kIntegerThreads + 32;
@@ -123,7 +122,6 @@ std::optional<Launch> heads_with_blocks(const HeadCall& call, const IntegerHeadI
   choose_stages(a, policy::kIntegerBytesInFlightOfHeads, kMaxSharedBytes - beside);
   a.arrivals_at = static_cast<int32_t>(round_up(integer_shared_bytes(a), int64_t{16}));
   if (a.arrivals_at + beside > kMaxSharedBytes) return {};
-  a.rehearses = call.overlaps ? 1 : 0;
   Launch l = head_launch(instance.kernel, a, call, instance.vector);
   l.blocks = heads_of(call) << log_blocks;
   l.threads = kIntegerThreads + 32;

@@ -14,7 +14,7 @@ template <class T, int kTokens>
 __global__ void __launch_bounds__(kIntegerLaunchBound)
     integer_output_kernel(const __grid_constant__ PackedArgs<IntegerArgs> a, const __grid_constant__ OutputArgs o) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  if (threadIdx.x >= kIntegerThreads) return;
+  if (threadIdx.x >= kIntegerThreads) return;  // it is there for its registers (policy::integer_blocks_are_apart_by_memory())
   constexpr int kTileRows = static_cast<int>(kPackedGroupRows);
   const IntegerShared shared = lay_out(dynamic_shared<unsigned char>(), a);
   const int rows = o.gated != 0 ? a.tiles * kTileRows / 2 : a.tiles * kTileRows;  // of y
@@ -33,33 +33,21 @@ __global__ void __launch_bounds__(kIntegerLaunchBound)
   const auto token_of = [&](int i) { return kTokens > 1 && i >= groups ? 1 : 0; };
   const auto row_of = [&](int i) { return (i - token_of(i) * groups) * kRowsAtOnce; };
   const auto address = [&](int i) { return address_of_output<T>(o, token_of(i), first_row + row_of(i)); };
-  // What is rehearsed reads weights in place of x, and leaves nothing but what is written again.
+  wait_for_previous_kernels();
+  let_next_kernel_start();
+  Packed<T, kRowsAtOnce> residual = {};
+  if (o.adds != 0 && thread < kTokens * groups) residual = load_packed<T>(address(thread));
+  stage_x<T, kTokens>(a, shared);
+  sync_barrier(kMultipliersOfInteger, kIntegerThreads);
+  stream.multiply();
+  sync_barrier(kMultipliersOfInteger, kIntegerThreads);
 #pragma unroll 1
-  for (bool rehearses = a.rehearses != 0;; rehearses = false) {
-    if (!rehearses) {
-      wait_for_previous_kernels();
-      let_next_kernel_start();
-    }
-    Packed<T, kRowsAtOnce> residual = {};
-    if (o.adds != 0 && !rehearses && thread < kTokens * groups) residual = load_packed<T>(address(thread));
-    stage_x<T, kTokens>(a, shared, rehearses ? a.packed.segments[0].data : a.x, rehearses ? 0 : a.x_stride);
-    sync_barrier(1, kIntegerThreads);
-    if (!rehearses) {
-      stream.multiply();
-      sync_barrier(1, kIntegerThreads);
-    }
-#pragma unroll 1
-    for (int i = thread; i < kTokens * groups; i += kIntegerThreads) {
-      if (i != thread && o.adds != 0 && !rehearses) residual = load_packed<T>(address(i));
-      const int t = token_of(i), row = row_of(i);
-      const float factor = norm_of_token(a, shared, t);
-      char* const to = rehearses ? reinterpret_cast<char*>(&shared.tail->exchange[0][0][0] + thread) : address(i);
-      finish_rows<T>(o, row, rows, first_row + row, to, residual, [&](int of_block, float(&values)[kRowsAtOnce]) {
-        gather_rows<kTokens>(shared, t, of_block, factor, rehearses, values);
-      });
-    }
-    if (!rehearses) break;
-    sync_barrier(1, kIntegerThreads);
+  for (int i = thread; i < kTokens * groups; i += kIntegerThreads) {
+    if (i != thread && o.adds != 0) residual = load_packed<T>(address(i));
+    const int t = token_of(i), row = row_of(i);
+    const float factor = norm_of_token(a, shared, t);
+    finish_rows<T>(o, row, rows, first_row + row, address(i), residual,
+                   [&](int of_block, float(&values)[kRowsAtOnce]) { gather_rows<kTokens>(shared, t, of_block, factor, values); });
   }
 #endif
 }

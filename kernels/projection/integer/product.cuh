@@ -27,6 +27,7 @@ inline constexpr int kMostIntegerTokens = 2;
 inline constexpr int kIntegerWarps = 12, kIntegerThreads = 32 * kIntegerWarps;  // that multiply
 inline constexpr int kIntegerLaunchBound = 768;                                 // so that a thread has 80 registers
 inline constexpr int kMostIntegerStages = 8;
+inline constexpr int kMultipliersOfInteger = 1;  // a barrier
 inline constexpr int kMostBytesOfPiece = 3456;
 
 // Holds 32 channels of x of a token. x is `scale`, a power of two, times a whole number of three digits.
@@ -50,9 +51,6 @@ struct IntegerArgs {
   int32_t log_blocks = 0;         // 2^log_blocks blocks, a cluster, have the rows of a head; otherwise 0
   int32_t float_norm_weight = 0;  // norm_weight is float32
   int32_t normed = 0;
-  int32_t rehearses =
-      0;  // the launch begins beside the one before: the kernel goes through what follows the wait for it, so that the
-          // instructions are in the cache then
   float eps = 0.0f;
   float inverse_k = 0.0f;  // 1 / k
 };
@@ -347,13 +345,11 @@ class IntegerStream {
   unsigned parity_ = 0;
 };
 
-// Adds up the parts of four neighbouring rows of a tile and a token, after all warps have stored theirs. A rehearsal adds up anything.
+// Adds up the parts of four neighbouring rows of a tile and a token, after all warps have stored theirs.
 template <int kTokens>
-__device__ inline void gather_rows(const IntegerShared& shared, int token, int row, float factor, bool rehearses,
-                                   float (&values)[4]) {
+__device__ inline void gather_rows(const IntegerShared& shared, int token, int row, float factor, float (&values)[4]) {
   constexpr int kTileRows = static_cast<int>(kPackedGroupRows), kStride = kTokens * kTileRows;
-  const int tile = row / kTileRows, first = rehearses ? 0 : shared.first_warp[tile],
-            last = rehearses ? 0 : shared.last_warp[tile];
+  const int tile = row / kTileRows, first = shared.first_warp[tile], last = shared.last_warp[tile];
   const float* const from = shared.sums + (first + tile) * kStride + token * kTileRows + row % kTileRows;
 #pragma unroll
   for (float& value : values) value = 0.0f;
@@ -370,16 +366,16 @@ __device__ inline void prefetch_norm_weight(const IntegerArgs& a) {
   for (int i = static_cast<int>(threadIdx.x) * kLine; i < bytes; i += kIntegerThreads * kLine) prefetch_line(a.norm_weight + i);
 }
 
-// Makes x, times the norm's weight, whole numbers in shared memory, and sums its squares. `of_all` is x, or anything in its place if that is
-// rehearsed: what is read before the wait for x could be in a cache still. All threads that multiply call it; then a barrier must follow.
+// Makes x, times the norm's weight, whole numbers in shared memory, and sums its squares. All threads that multiply call it; then a barrier must
+// follow.
 template <class T, int kTokens>
-__device__ inline void stage_x(const IntegerArgs& a, const IntegerShared& shared, const char* of_all, int64_t stride) {
+__device__ inline void stage_x(const IntegerArgs& a, const IntegerShared& shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int chunks = a.slices * 4;  // of 8 channels: a thread has one, four neighbouring threads a slice
 #pragma unroll 1
   for (int t = 0; t < kTokens; ++t) {
     // Chunks past the end are the last one once more. Two loads are in flight.
-    const auto load_chunk = [&](int chunk) { return load_bytes<16, false>(of_all + t * stride + min(chunk, chunks - 1) * 16); };
+    const auto load_chunk = [&](int chunk) { return load_bytes<16, false>(a.x + t * a.x_stride + min(chunk, chunks - 1) * 16); };
     const int begin = static_cast<int>(threadIdx.x);
     Bytes<16> loaded = load_chunk(begin), next = load_chunk(begin + kIntegerThreads);
     float squares = 0.0f;
