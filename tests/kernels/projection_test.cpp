@@ -415,8 +415,8 @@ TEST(ProjectionPolicy, LeavesShortPromptsToSeparateOperations) {
 
 #ifdef PROLOGUE_HAS_CUDA
 // A new way needs a test of its own in this file.
-TEST(ProjectionWays, AreTheseFive) {
-  EXPECT_EQ(cuda::projection_ways(), (std::vector<std::string>{"vector", "ring", "unpacking", "registers", "tiles"}));
+TEST(ProjectionWays, AreTheseSix) {
+  EXPECT_EQ(cuda::projection_ways(), (std::vector<std::string>{"vector", "ring", "integer", "unpacking", "registers", "tiles"}));
 }
 
 TEST(ProjectionWays, PackedWeightsTakeSeveralLaunchesForFewMoreTokens_cuda) {
@@ -445,10 +445,11 @@ TEST(ProjectionWays, PackedWeightsTakeSeveralLaunchesForFewMoreTokens_cuda) {
 TEST(ProjectionWays, AreChosenBySize_cuda) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
   if (most_tokens_of_one_projection(Device::cuda) <= 8) GTEST_SKIP() << "the GPU has no code for the ring";
-  const auto way_of = [](int64_t num_tokens, int64_t n, int64_t k, bool gated, bool packed = false) {
+  const auto way_of = [](int64_t num_tokens, int64_t n, int64_t k, bool gated, bool packed = false,
+                         WeightFormat format = WeightFormat::q8_0) {
     Case c;
     c.activates = c.gated = gated;
-    if (packed) c.packed = {WeightFormat::q8_0};
+    if (packed) c.packed = {format};
     Placed<BFloat16> placed(Backend::cuda, c, make_data(c));
     ProjectionParams& p = placed.params;
     p.num_tokens = num_tokens, p.n = p.y_stride = n, p.k = p.x_stride = k;
@@ -470,7 +471,11 @@ TEST(ProjectionWays, AreChosenBySize_cuda) {
   EXPECT_EQ(way_of(65, 14336, 4096, true), "separate");
   EXPECT_EQ(way_of(4096, 14336, 4096, true), "tiles");
   EXPECT_EQ(way_of(4096, 4096, 14336, false), "separate");
-  EXPECT_EQ(way_of(1, 14336, 4096, true, true), "registers");  // packed weights
+  EXPECT_EQ(way_of(1, 14336, 4096, true, true), "integer");  // packed weights
+  EXPECT_EQ(way_of(2, 4096, 14336, false, true), "integer");
+  EXPECT_EQ(way_of(3, 14336, 4096, true, true), "registers");
+  EXPECT_EQ(way_of(1, 576, 576, false, true), "registers");
+  EXPECT_EQ(way_of(1, 14336, 4096, true, true, WeightFormat::f8_e4m3), "registers");
   EXPECT_EQ(way_of(10, 14336, 4096, true, true), "registers");
   EXPECT_EQ(way_of(11, 14336, 4096, true, true), "unpacking");
   EXPECT_EQ(way_of(8, 4096, 14336, false, true), "unpacking");
@@ -482,7 +487,7 @@ TEST(ProjectionWays, AreChosenBySize_cuda) {
 // Returns the instances of all ways but that of one token, which has a test of its own.
 std::vector<cuda::KernelInstance<ProjectionParams>> instances_of(const ProjectionParams& params) {
   std::vector<cuda::KernelInstance<ProjectionParams>> list;
-  for (const char* way : {"ring", "unpacking", "registers", "tiles"}) {
+  for (const char* way : {"ring", "integer", "unpacking", "registers", "tiles"}) {
     for (auto& instance : cuda::instances_of(way, params)) list.push_back(std::move(instance));
   }
   return list;
@@ -538,10 +543,10 @@ TEST(ProjectionInstances, EveryOneHasTheBitsOfTheSeparateOperations_cuda) {
       }
     }
     std::vector<std::string> missing;
-    for (const std::string way : {"ring", "unpacking", "registers", "tiles"}) {
+    for (const std::string way : {"ring", "integer", "unpacking", "registers", "tiles"}) {
       const std::vector<std::string> shipped = cuda::projection_instances(way, dtype);
       EXPECT_FALSE(shipped.empty());
-      if (most_tokens > 8 || way == "registers") {
+      if (most_tokens > 8 || way == "registers" || way == "integer") {
         missing.insert(missing.end(), shipped.begin(), shipped.end());
       } else {  // which this GPU does not have
         for (const std::string& name : shipped) EXPECT_FALSE(ran.contains(name)) << name << " ran";
@@ -748,7 +753,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, ProjectionSumTest, ::testing::ValuesIn(all_ba
 
 // Holds a call to float64. The bound: a sum of n products in float32, each with an error of 2^-24 of the sum of their magnitudes, a norm whose
 // products are rounded to dtype once or twice, and one rounding of the result. Codes of packed weights may have 128 more, which a product with
-// the sum of x takes off; from policy::tokens_of_unpacking() on the weights are rounded to dtype.
+// the sum of x takes off (whole numbers of x are off by 2^-22 of the largest of 32, which is less); from policy::tokens_of_unpacking() on the weights are rounded to dtype.
 void expect_product_of_norm(Backend backend, GemmContext& context, Case c) {
   c.n = 96, c.k = 512, c.whole = false;
   SCOPED_TRACE(c.describe());

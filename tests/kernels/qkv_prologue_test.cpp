@@ -240,8 +240,8 @@ void walk_instances(std::string_view way, DType dtype, size_t every, std::set<st
 }
 
 // A new way needs a test of its own in this file.
-TEST(QkvPrologueWays, AreTheseFour) {
-  EXPECT_EQ(cuda::qkv_prologue_ways(), (std::vector<std::string>{"vector", "ring", "registers", "tiles"}));
+TEST(QkvPrologueWays, AreTheseFive) {
+  EXPECT_EQ(cuda::qkv_prologue_ways(), (std::vector<std::string>{"vector", "ring", "integer", "registers", "tiles"}));
 }
 
 class QkvPrologueInstanceTest : public ::testing::TestWithParam<DType> {};
@@ -266,10 +266,9 @@ bool have_blocks(const Formats& formats, int64_t hidden_size) {
   return std::ranges::all_of(formats, [&](WeightFormat format) { return hidden_size % weight_block_elements(format) == 0; });
 }
 
-TEST_P(QkvPrologueInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
-  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
-  std::set<std::string> ran;
-  const auto check = [&](const auto& combination, const auto& runs) {
+// Returns a check of a combination of a call, sizes, a type, whether there is a norm, and formats, for walk_instances().
+auto check_of_instances(std::string_view way, std::set<std::string>& ran) {
+  return [way, &ran](const auto& combination, const auto& runs) {
     const auto& [call, sizes, dtype, normed, packed] = combination;
     if (!have_blocks(packed, sizes.hidden_size)) return;
     PrologueCase c = case_of(sizes);
@@ -283,10 +282,36 @@ TEST_P(QkvPrologueInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
       p.float_weights = sizes.num_tokens % 2 != 0;
       p.weighted = sizes.num_tokens != 9;
       const PrologueData<T> data = projected_data<T>(c, project(c, p));
-      expect_bits_of_instances<T>("registers", c, data, p, runs, ran);
+      expect_bits_of_instances<T>(way, c, data, p, runs, ran);
     });
   };
-  walk_instances("registers", GetParam(), 4, ran, check, list(kCalls), list(kSizes), kTypes, kNormed, kPacked);
+}
+
+TEST_P(QkvPrologueInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  std::set<std::string> ran;
+  walk_instances("registers", GetParam(), 4, ran, check_of_instances("registers", ran), list(kCalls), list(kSizes), kTypes,
+                 kNormed, kPacked);
+}
+
+// Of packed weights that are whole numbers, with one and two tokens.
+TEST_P(QkvPrologueInstanceTest, EveryOneOfWholeNumbersHasTheBitsOfThePrologueAlone) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  constexpr Sizes kFew[] = {{1, 3, 1, 128, 512}, {2, 2, 1, 64, 96},   {1, 2, 1, 80, 544}, {2, 1, 1, 96, 288},
+                            {1, 1, 1, 128, 32},  {2, 4, 2, 128, 768}, {1, 2, 2, 64, 1280}};
+  std::vector<Call> calls;
+  for (const Call& call : kCalls) {
+    PrologueCase c = case_of(kFew[0]);
+    call.change(c);
+    if (!c.derive_positions && !c.derive_slots && c.num_axes <= 1) calls.push_back(call);
+  }
+  std::vector<Formats> formats;
+  for (const Formats& each : kPacked) {
+    if (!each.empty() && std::ranges::count(each, WeightFormat::f8_e4m3) == 0) formats.push_back(each);
+  }
+  formats.push_back({WeightFormat::i8});
+  std::set<std::string> ran;
+  walk_instances("integer", GetParam(), 2, ran, check_of_instances("integer", ran), calls, list(kFew), kTypes, kNormed, formats);
 }
 
 // With more tokens than one kernel takes there are several, or the weights are made dense first.
