@@ -449,7 +449,7 @@ TEST(ProjectionWays, AreChosenBySize_cuda) {
                          WeightFormat format = WeightFormat::q8_0) {
     Case c;
     c.activates = c.gated = gated;
-    if (packed) c.packed = {format};
+    if (packed) c.packed = {format}, c.k = 128;
     Placed<BFloat16> placed(Backend::cuda, c, make_data(c));
     ProjectionParams& p = placed.params;
     p.num_tokens = num_tokens, p.n = p.y_stride = n, p.k = p.x_stride = k;
