@@ -19,7 +19,8 @@
 // the product is accumulated in float32 in an order that depends on the sizes and the number of tokens, multiplied by
 // 1 / sqrt(mean(h^2) + eps) and rounded once to dtype, as the separate projection rounds; what follows is the prologue, bit for bit. In one
 // kernel of many tokens the norm is the separate one, the product is accumulated in the order of k, and the rest is the same. So all differ
-// as two orders of one sum do. With batch_invariant they are separate: gemm.h. Packed weights: projection.h (up to 16 tokens exact).
+// as two orders of one sum do. With batch_invariant they are separate: gemm.h. Packed weights: projection.h (up to 16 tokens no weight
+// is rounded; of one and two tokens x is, to whole numbers).
 //
 // The operation never allocates, synchronises or throws; on CUDA it can be captured into a graph.
 #pragma once

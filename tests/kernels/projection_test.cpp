@@ -266,9 +266,10 @@ struct Sizes {
 };
 // The rows fill no cluster, one, and several with some left over; the blocks of a cluster share k evenly and not, it has whole boxes of 64
 // and not, and it fills a ring several times.
-constexpr Sizes kSizes[] = {{1, 16, 32},    {1, 400, 512},  {7, 144, 288},  {8, 128, 1088}, {8, 272, 96},  {16, 48, 640},
-                            {2, 160, 416},  {10, 80, 192},  {33, 304, 448}, {64, 528, 192}, {6, 272, 992}, {24, 112, 320},
-                            {40, 32, 4096}, {24, 256, 512}, {65, 48, 128},  {1, 208, 2048}, {5, 96, 768},  {16, 144, 1280}};
+constexpr Sizes kSizes[] = {{1, 16, 32},    {1, 400, 512},  {7, 144, 288},   {8, 128, 1088}, {8, 272, 96},
+                            {16, 48, 640},  {2, 160, 416},  {10, 80, 192},   {33, 304, 448}, {64, 528, 192},
+                            {6, 272, 992},  {24, 112, 320}, {40, 32, 4096},  {24, 256, 512}, {65, 48, 128},
+                            {1, 208, 2048}, {5, 96, 768},   {16, 144, 1280}, {1, 2144, 256}, {2, 1072, 768}};
 
 // Whether a case can have the sizes.
 bool can_have(const Case& c, const Sizes& sizes) {
@@ -753,7 +754,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, ProjectionSumTest, ::testing::ValuesIn(all_ba
 
 // Holds a call to float64. The bound: a sum of n products in float32, each with an error of 2^-24 of the sum of their magnitudes, a norm whose
 // products are rounded to dtype once or twice, and one rounding of the result. Codes of packed weights may have 128 more, which a product with
-// the sum of x takes off (whole numbers of x are off by 2^-22 of the largest of 32, which is less); from policy::tokens_of_unpacking() on the weights are rounded to dtype.
+// the sum of x takes off; from policy::tokens_of_unpacking() on the weights are rounded to dtype.
 void expect_product_of_norm(Backend backend, GemmContext& context, Case c) {
   c.n = 96, c.k = 512, c.whole = false;
   SCOPED_TRACE(c.describe());
@@ -789,6 +790,69 @@ void expect_product_of_norm(Backend backend, GemmContext& context, Case c) {
     }
   }
 }
+
+#ifdef PROLOGUE_HAS_CUDA
+// One and two tokens of packed weights are multiplied as whole numbers: results in float32 differ from float64 by what three digits of x lose, 2^-22 of
+// the largest of 32, and by what some hundred additions in float32 round. Two digits would lose 2^7 times as much as that. (The errors are random,
+// so the root of their mean square is compared, over all rows.)
+template <class T>
+void expect_three_digits(GemmContext& context, WeightFormat format, int64_t num_tokens) {
+  Case c;
+  c.num_tokens = num_tokens, c.n = 1024, c.k = 512, c.whole = false, c.float_y = true, c.packed = {format};
+  SCOPED_TRACE(c.describe());
+  Data d = make_data(c);
+  for (size_t i = 0; i < d.x.size(); ++i) {
+    float& x = d.x[i];
+    if (i % 32 == 7) x *= 128.0f;  // next to which the others are small
+    if (i % static_cast<size_t>(c.k) / 32 == 3) x = 0.0f;
+    x = static_cast<float>(to_float(from_float<T>(x)));
+  }
+  Placed<T> placed(Backend::cuda, c, d);
+  const std::optional<cuda::Launch> launch = cuda::choose(placed.params);
+  ASSERT_TRUE(launch && std::string(launch->way) == "integer");
+  const Status status =
+      placed.arena.run([&](const Execution& execution) { return projection(placed.params, context, execution); });
+  ASSERT_TRUE(status.ok()) << status.message();
+  const std::vector<float> got = placed.y();
+  const int64_t row_bytes = c.k / weight_block_elements(format) * weight_block_bytes(format);
+  double errors = 0.0, expected = 0.0;
+  for (int64_t t = 0; t < num_tokens; ++t) {
+    const float* const x = d.x.data() + t * c.k;
+    for (int64_t row = 0; row < c.n; ++row) {
+      double sum = 0.0, parts = 0.0;
+      for (int64_t first = 0; first < c.k; first += 32) {
+        double largest = 0.0, weights = 0.0;
+        for (int64_t i = first; i < first + 32; ++i) {
+          const auto weight = oracle::weight_value(format, d.blocks.front().data() + row * row_bytes, i);
+          const double value = weight.value(), minimum = weight.minimum;
+          sum += value * x[i];
+          largest = std::max(largest, std::fabs(double{x[i]})), weights += value * value + minimum * minimum;
+          parts += std::pow((std::fabs(value - minimum) + std::fabs(minimum)) * x[i], 2);
+        }
+        expected += std::pow(std::ldexp(largest, -22), 2) * weights;
+      }
+      expected += std::ldexp(100.0 * parts, -48);
+      errors += std::pow(double{got[static_cast<size_t>(t * c.n + row)]} - sum, 2);
+    }
+  }
+  EXPECT_LE(std::sqrt(errors), 3.0 * std::sqrt(expected));
+}
+
+TEST(ProjectionIntegers, HaveThreeDigits_cuda) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  const auto context = GemmContext::create(Device::cuda);
+  ASSERT_TRUE(context.ok());
+  if (cuda::projection_instances("integer", DType::bf16).empty() || most_tokens_of_one_projection(Device::cuda) == 0)
+    GTEST_SKIP() << "the GPU has no code for it";
+  for (const WeightFormat format : kWeightFormats) {
+    if (format == WeightFormat::f8_e4m3) continue;
+    for (const int64_t num_tokens : {1, 2}) {
+      expect_three_digits<BFloat16>(**context, format, num_tokens);
+      expect_three_digits<Float16>(**context, format, num_tokens);
+    }
+  }
+}
+#endif
 
 TEST_P(ProjectionSumTest, IsTheProductOfTheNorm) {
   PROLOGUE_REQUIRE_BACKEND(GetParam());

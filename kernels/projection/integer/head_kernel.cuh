@@ -14,8 +14,8 @@ namespace prologue::cuda {
 struct IntegerHeadArgs : IntegerArgs {
   int32_t head_dim = 0;
   int32_t lanes = 32;  // of a head, in what follows the projection
-  int32_t arrivals_at =
-      0;  // in shared memory: Arrivals, then the product of the block's own tokens, [own tokens][head_dim] of float32
+  // In shared memory: Arrivals, then the products of the block's own tokens, [own tokens][head_dim] of float32.
+  int32_t arrivals_at = 0;
 };
 
 inline constexpr int kArrivalsBytesOfHead = 16;

@@ -44,6 +44,9 @@ void fill(PackedArgs<Args>& a, const Product& p) {
 // Returns the least that a block asks for so that no SM has two of it.
 int64_t most_of_half(const DeviceLimits& device) { return device.shared_bytes_of_multiprocessor / 2 - kSharedBytesOfSystem + 16; }
 
+// Returns the shared memory that a block can have.
+int64_t room_of(const DeviceLimits& device) { return std::min<int64_t>(kMaxSharedBytes, device.shared_bytes_of_block); }
+
 // Takes as many stages as there is room for up to `bytes_in_flight`, and two at least.
 void choose_stages(IntegerArgs& a, int64_t bytes_in_flight, int64_t room) {
   a.stages = static_cast<int32_t>(std::clamp<int64_t>(bytes_in_flight / kIntegerWarps / a.stage_bytes, 2, kMostIntegerStages));
@@ -64,14 +67,15 @@ std::optional<Launch> output_with_stages(const ProjectionParams& p, int32_t stag
   a.tiles = static_cast<int32_t>(of_block * (is_gated(p) ? 2 : 1));
   const bool by_memory = policy::integer_blocks_are_apart_by_memory(p.norm.given != 0);
   const int64_t half = most_of_half(*device);
-  choose_stages(a, policy::kIntegerBytesInFlight, by_memory ? half : half - 2 * kSharedBytesOfSystem);
+  const int64_t room = room_of(*device);
+  choose_stages(a, policy::kIntegerBytesInFlight, std::min(room, by_memory ? half : half - 2 * kSharedBytesOfSystem));
   if (stages != 0) a.stages = stages;
   const int64_t shared_bytes = integer_shared_bytes(a);
-  if (shared_bytes > kMaxSharedBytes) return {};
+  if (shared_bytes > room) return {};
   Launch l = output_launch(kernel, a, p);
   l.blocks = divide_up(groups, of_block);
   l.threads = by_memory ? kIntegerThreads : kIntegerThreads + 32;
-  l.shared_bytes = by_memory ? std::max(shared_bytes, half) : shared_bytes;
+  l.shared_bytes = by_memory ? std::max(shared_bytes, std::min(half, room)) : shared_bytes;
   return l;
 }
 
@@ -108,8 +112,10 @@ std::string head_name(DType type, const IntegerHeadInstance& instance) {
 // Returns nothing if the kernel cannot do the call with so many blocks in a cluster.
 std::optional<Launch> heads_with_blocks(const HeadCall& call, const IntegerHeadInstance& instance, int log_blocks) {
   const AttentionPrologueParams& p = call.prologue;
-  if (!has_tiles_of_heads(call) || !can_multiply(call.product) || call.product.num_tokens != instance.num_tokens ||
-      !serves_whole_heads(instance, p) || (p.head_dim / kPackedGroupRows) % (1 << log_blocks) != 0) {
+  const Result<DeviceLimits> device = current_device();
+  if (!device.ok() || !has_tiles_of_heads(call) || !can_multiply(call.product) ||
+      call.product.num_tokens != instance.num_tokens || !serves_whole_heads(instance, p) ||
+      (p.head_dim / kPackedGroupRows) % (1 << log_blocks) != 0) {
     return {};
   }
   PackedArgs<IntegerHeadArgs> a;
@@ -119,9 +125,10 @@ std::optional<Launch> heads_with_blocks(const HeadCall& call, const IntegerHeadI
   a.head_dim = static_cast<int32_t>(p.head_dim);
   a.lanes = lanes_of_heads(instance, p);
   const int64_t beside = kArrivalsBytesOfHead + call.product.num_tokens * p.head_dim * 4;
-  choose_stages(a, policy::kIntegerBytesInFlightOfHeads, kMaxSharedBytes - beside);
+  const int64_t room = room_of(*device) - beside;
+  choose_stages(a, policy::kIntegerBytesInFlightOfHeads, room);
   a.arrivals_at = static_cast<int32_t>(round_up(integer_shared_bytes(a), int64_t{16}));
-  if (a.arrivals_at + beside > kMaxSharedBytes) return {};
+  if (a.arrivals_at > room) return {};
   Launch l = head_launch(instance.kernel, a, call, instance.vector);
   l.blocks = heads_of(call) << log_blocks;
   l.threads = kIntegerThreads + 32;

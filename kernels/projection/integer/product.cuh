@@ -2,8 +2,8 @@
 // numbers: a code needs one or two instructions, where making it a number of 16 bits takes four.
 //
 // Each 32 channels of x of a token, a slice, have a power of two, by which they become whole numbers of 23 bits: three of 8 bits (digits), which are
-// columns of mma.m16n8k32. So a slice's products are exact. A number is off by at most 2^-22 of the largest of its slice, and by nothing if it is
-// not 2^14 times smaller than that (float16: 2^11).
+// columns of mma.m16n8k32. So a slice's products are exact. A number is off by at most 2^-22 of the largest of its slice; without a norm's weight by
+// nothing, if it is not 2^14 times smaller than that (float16: 2^11).
 //
 // An SM has one block, with some tiles of 16 rows of the weights. Its warps divide the slices of all of its tiles evenly, so a warp may have the end
 // of one tile and the beginning of the next. Weights pass through a ring of the warp's own in shared memory, in pieces of up to eight slices; a
@@ -30,10 +30,12 @@ inline constexpr int kMostIntegerStages = 8;
 inline constexpr int kMultipliersOfInteger = 1;  // a barrier
 inline constexpr int kMostBytesOfPiece = 3456;
 
-// Holds 32 channels of x of a token. x is `scale`, a power of two, times a whole number of three digits.
+// Holds 32 channels of x of a token: x is scale * (first digit * 2^8 + second digit + last digit * 2^-8), of digits that are signed bytes.
+inline constexpr float kFirstDigit = 256.0f;
+
 struct IntegerSlice {
-  uint2 digits[3][4];  // [digit][c]: channels 4 c to 4 c + 3, and those 16 further
-  float scale;
+  uint2 digits[3][4];      // [digit][c]: channels 4 c to 4 c + 3, and those 16 further
+  float scale;             // a power of two
   float all, first, last;  // the sums of x, of all channels, the first and the last 16
 };
 static_assert(sizeof(IntegerSlice) == 112);
@@ -153,8 +155,7 @@ class IntegerStream {
   // The tile whose pieces are copied next.
   __device__ void open_tile() {
     const PackedGroup group = rows_of_(next_tile_);
-    slice_bytes_ = static_cast<int>(weight_block_bytes(group.format)) * static_cast<int>(kPackedGroupRows) *
-                   kPackedSliceChannels / static_cast<int>(weight_block_elements(group.format));
+    slice_bytes_ = group.slice_bytes;
     from_ = group.data + int64_t{next_slice_} * slice_bytes_;
   }
 
@@ -321,14 +322,16 @@ class IntegerStream {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const float* const two = sums.digits + 2 * i;
-      const float own = lane_ % 2 == 0 ? fmaf(two[0], 65536.0f, two[1] * 256.0f) : two[0];
+      const float own = lane_ % 2 == 0 ? fmaf(two[0], kFirstDigit, two[1]) : two[0] * (1.0f / kFirstDigit);
       rows[i] = own + __shfl_xor_sync(0xffffffffu, own, 1) + sums.minimums[i];
     }
     const int token = lane_ % 4 / 2;
-    if (lane_ % 2 != 0 || token >= kTokens) return;
-    // Each part of a tile has a place, since the next warp has the next part of this tile or one of a later tile.
-    float* const to = shared_.sums + ((warp_ + tile_) * kTokens + token) * static_cast<int>(kPackedGroupRows);
-    *reinterpret_cast<float2*>(to + lane_ / 4 * 2) = make_float2(rows[0], rows[1]);
+    if (lane_ % 2 == 0 && token < kTokens) {
+      // Each part of a tile has a place, since the next warp has the next part of this tile or one of a later tile.
+      float* const to = shared_.sums + ((warp_ + tile_) * kTokens + token) * static_cast<int>(kPackedGroupRows);
+      *reinterpret_cast<float2*>(to + lane_ / 4 * 2) = make_float2(rows[0], rows[1]);
+    }
+    __syncwarp();
   }
 
   const Args& a_;
@@ -406,21 +409,22 @@ __device__ inline void stage_x(const IntegerArgs& a, const IntegerShared& shared
 #pragma unroll
       for (int step = 1; step < 4; step *= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, step));
       // 2^(21 - e), if the largest magnitude is 2^e to 2^(e + 1), makes it less than 2^22. Not a number, and infinity, make the slice NaN.
+      // The scale is that of the second digit, so that it and its product with a weight's scale are in the range of normal numbers.
       const uint32_t exponent = max(most >> 23, 22u);
       const float up = __uint_as_float((275u - exponent) << 23);
-      const float scale = exponent == 255u ? __uint_as_float(0x7fffffffu) : __uint_as_float((exponent - 21u) << 23);
+      const float scale = exponent == 255u ? __uint_as_float(0x7fffffffu) : __uint_as_float((exponent - 13u) << 23);
       uint32_t digits[8];
-      int sum = 0;
+      uint32_t sum = 0;
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         constexpr float kBase = 12582912.0f;   // rounds to a whole number, in the lower bits
         constexpr uint32_t kHalves = 0x8080u;  // the lower two digits are signed
         const uint32_t number = __float_as_uint(fmaf(x[i], up, kBase)) - 0x4b400000u;
-        sum += static_cast<int>(number);
+        sum += number;
         digits[i] = (number + kHalves) ^ kHalves;
       }
       sum += __shfl_xor_sync(0xffffffffu, sum, 1);  // of half a slice
-      const int other = __shfl_xor_sync(0xffffffffu, sum, 2);
+      const uint32_t other = __shfl_xor_sync(0xffffffffu, sum, 2);
       loaded = next, next = after_next;
       if (!inside) continue;
       IntegerSlice& slice = shared.x[chunk / 4 * kTokens + t];
@@ -436,8 +440,8 @@ __device__ inline void stage_x(const IntegerArgs& a, const IntegerShared& shared
         to[16] = __byte_perm(low, high, 0x5410u);
       }
       if (in_slice == 0) {
-        slice.scale = scale, slice.all = static_cast<float>(sum + other) * scale;
-        slice.first = static_cast<float>(sum) * scale, slice.last = static_cast<float>(other) * scale;
+        const auto sum_of = [&](uint32_t number) { return static_cast<float>(static_cast<int>(number)) * (scale / kFirstDigit); };
+        slice.scale = scale, slice.all = sum_of(sum + other), slice.first = sum_of(sum), slice.last = sum_of(other);
       }
     }
     if (a.normed == 0) continue;
