@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kIntegerLaunchBound)
       *reinterpret_cast<float4*>(to) = four;
     }
   }
-  if (blocks == 1) sync_barrier(kFinisherOfInteger, kIntegerThreads + 32);
+  if (blocks == 1) arrive_barrier(kFinisherOfInteger, kIntegerThreads + 32);
 #endif
 }
 
