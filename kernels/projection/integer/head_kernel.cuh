@@ -19,7 +19,6 @@ struct IntegerHeadArgs : IntegerArgs {
 };
 
 inline constexpr int kArrivalsBytesOfHead = 16;
-inline constexpr int kFinisherOfInteger = 2;  // a barrier of all warps
 
 template <class T, int V, int kTokens, int kFeatures>
 __global__ void __launch_bounds__(kIntegerLaunchBound)
@@ -34,8 +33,10 @@ __global__ void __launch_bounds__(kIntegerLaunchBound)
   const int blocks = 1 << a.log_blocks, rank = a.log_blocks == 0 ? 0 : static_cast<int>(cluster_rank());
   const int head = static_cast<int>(blockIdx.x) >> a.log_blocks;  // of q, then of k, then of v
   const int own_tokens = (a.num_tokens - rank + blocks - 1) >> a.log_blocks, first_row = rank * a.tiles * kTileRows;
+  Barrier& stored = shared.tail->stored;  // the products, where there is one block
   if (threadIdx.x == 0 && blocks > 1) arrivals.open(4 * own_tokens * a.head_dim);
-  if (blocks > 1) arrive_at_cluster();
+  if (threadIdx.x == 0 && blocks == 1) stored.init(kIntegerWarps);
+  blocks > 1 ? arrive_at_cluster() : __syncthreads();
   if (threadIdx.x >= kIntegerThreads) {
     const auto token_in = [&](int slot) { return static_cast<uint32_t>((slot << a.log_blocks) + rank); };
     wait_for_previous_kernels();
@@ -46,8 +47,7 @@ __global__ void __launch_bounds__(kIntegerLaunchBound)
     if (own_tokens == 0) return;
     finish_heads<T, V, kFeatures, true>(p, pending, head, a.lanes, 0, own_tokens, 1, token_in,
                                         [&](int slot, const UnitChannels& place) {
-                                          if (slot == 0)
-                                            blocks > 1 ? arrivals.wait() : sync_barrier(kFinisherOfInteger, kIntegerThreads + 32);
+                                          if (slot == 0) blocks > 1 ? arrivals.wait() : stored.wait(0);
                                           return unit_of_rows<T, V>(products + slot * a.head_dim, 1.0f, place);
                                         });
     return;
@@ -77,7 +77,9 @@ __global__ void __launch_bounds__(kIntegerLaunchBound)
       *reinterpret_cast<float4*>(to) = four;
     }
   }
-  if (blocks == 1) arrive_barrier(kFinisherOfInteger, kIntegerThreads + 32);
+  if (blocks > 1) return;
+  __syncwarp();
+  if (i % 32 == 0) stored.arrive();
 #endif
 }
 

@@ -61,6 +61,7 @@ struct IntegerArgs {
 struct IntegerTail {
   float4 exchange[kIntegerWarps][kMostIntegerTokens][32];  // of a warp's lanes
   Barrier filled[kIntegerWarps][kMostIntegerStages];
+  Barrier stored;                                    // of heads
   float squares[kMostIntegerTokens][kIntegerWarps];  // of x, of each warp's channels
 };
 
