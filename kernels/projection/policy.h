@@ -2,8 +2,9 @@
 // decision that was measured, with its measurement. This is plain host code; the ways ask it, and the graph asks it which launches may
 // overlap.
 //
-// A projection multiplies x [num_tokens, k] by weights [n, k]. Packed weights of one and two tokens are whole numbers (kFewestIntegerRows); others go
-// through registers, for up to 16 tokens (cost_of_packed_output(), packed_heads_fit()), or are unpacked there, for up to 64 (tokens_of_unpacking()). With weights of 16 bits its way is
+// A projection multiplies x [num_tokens, k] by weights [n, k]. Packed weights of one and two tokens are whole numbers (kFewestIntegerRows);
+// others go through registers, for up to 16 tokens (cost_of_packed_output(), packed_heads_fit()), or are unpacked there, for up to 64
+// (tokens_of_unpacking()). With weights of 16 bits its way is
 // the first of these that can do the call and of which the function says that it is the fastest; none of them: separate operations, with
 // cuBLASLt's GEMM.
 //

@@ -792,9 +792,9 @@ void expect_product_of_norm(Backend backend, GemmContext& context, Case c) {
 }
 
 #ifdef PROLOGUE_HAS_CUDA
-// One and two tokens of packed weights are multiplied as whole numbers: results in float32 differ from float64 by what three digits of x lose, 2^-22 of
-// the largest of 32, and by what some hundred additions in float32 round. Two digits would lose 2^7 times as much as that. (The errors are random,
-// so the root of their mean square is compared, over all rows.)
+// One and two tokens of packed weights are multiplied as whole numbers: results in float32 differ from float64 by what three digits of x
+// lose, 2^-22 of the largest of 32, and by what some hundred additions in float32 round. Two digits would lose 2^8 times as much. (The errors
+// are random, so the root of their mean square is compared, over all rows.)
 template <class T>
 void expect_three_digits(GemmContext& context, WeightFormat format, int64_t num_tokens) {
   Case c;
