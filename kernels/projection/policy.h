@@ -11,7 +11,7 @@
 //                    | a linear layer                        | the heads of q, k and v (all of them: heads_save_enough())
 //     vector         | vector_is_fastest()                   | 1 token, in one pass, or in four: vector_passes_fill_the_gpu()
 //     ring           | num_tokens >= tokens_of_rings(n, k)   | 2 to 64 tokens: ring_heads_of_block(), ring_divides_heads()
-//     integer        | packed: 1, 2 tokens, kFewestIntegerRows  | packed: 1, 2 tokens, heads of up to 128 channels
+//     integer        | packed, 1 or 2 tokens, kFewestIntegerRows | packed, 1 or 2 tokens: heads of up to 128 channels
 //     registers      | up to 16 tokens: whatever is left     | up to 16 tokens: registers_heads_are_worth_it()
 //     tiles          | tiles_are_worth_it()                  | tiles_are_worth_it()
 //
