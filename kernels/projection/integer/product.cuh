@@ -27,18 +27,17 @@ inline constexpr int kMostIntegerTokens = 2;
 inline constexpr int kIntegerWarps = 12, kIntegerThreads = 32 * kIntegerWarps;  // that multiply
 inline constexpr int kIntegerLaunchBound = 768;                                 // so that a thread has 80 registers
 inline constexpr int kMostIntegerStages = 8;
-inline constexpr int kMultipliersOfInteger = 1;  // a barrier
+inline constexpr int kMultipliersOfInteger = 1;  // the barrier of the warps that multiply
 inline constexpr int kMostBytesOfPiece = 3456;
 
 // Holds 32 channels of x of a token: x is scale * (first digit * 2^8 + second digit + last digit * 2^-8), of digits that are signed bytes.
-inline constexpr float kFirstDigit = 256.0f;
-
 struct IntegerSlice {
   uint2 digits[3][4];      // [digit][c]: channels 4 c to 4 c + 3, and those 16 further
   float scale;             // a power of two
   float all, first, last;  // the sums of x, of all channels, the first and the last 16
 };
 static_assert(sizeof(IntegerSlice) == 112);
+inline constexpr float kFirstDigit = 256.0f;
 
 struct IntegerArgs {
   const char* x = nullptr;
@@ -69,7 +68,7 @@ struct IntegerTail {
 struct IntegerShared {
   IntegerSlice* x;      // [slices][num_tokens]
   float* sums;          // [kIntegerWarps + tiles][num_tokens][16]: of warp w and tile t those at w + t
-  uint8_t* first_warp;  // [tiles]: that has a part of the tile
+  uint8_t* first_warp;  // [tiles]: the first and the last warp that have a part of a tile
   uint8_t* last_warp;
   unsigned char* rings;
   IntegerTail* tail;
