@@ -309,10 +309,12 @@ inline bool decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
       k_width = rotated(has_k && (c.split_k || choices.hostile()), "k_rope", p.k_rope, p.num_kv_heads);
       q = input("q", p.q, p.num_q_heads, q_width);
       k = has_k ? input("k", p.k, p.num_kv_heads, k_width) : -1;
-      v = has_v ? input("v", p.v, p.num_kv_heads, v_width) : -1;
       if (c.v_is_k && has_k && has_v && v_width == k_width) {
         p.v = p.k;
+        v = map.optional("v", p.v.data, view_extent(p.v, p.num_tokens, p.num_kv_heads, v_width, bits), Use::read, type);
         map.place(v, k, 0);
+      } else {
+        v = has_v ? input("v", p.v, p.num_kv_heads, v_width) : -1;
       }
     }
     // An output may be its input only where both have the same width.
