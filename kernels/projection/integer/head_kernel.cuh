@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kIntegerLaunchBound)
   const int own_tokens = (a.num_tokens - rank + blocks - 1) >> a.log_blocks, first_row = rank * a.tiles * kTileRows;
   Barrier& stored = shared.tail->stored;  // the products, where there is one block
   if (threadIdx.x == 0 && blocks > 1) arrivals.open(4 * own_tokens * a.head_dim);
-  if (threadIdx.x == 0 && blocks == 1) stored.init(kIntegerThreads);
+  if (threadIdx.x == 0 && blocks == 1) stored.init(kIntegerWarps);
   blocks > 1 ? arrive_at_cluster() : __syncthreads();
   if (threadIdx.x >= kIntegerThreads) {
     const auto token_in = [&](int slot) { return static_cast<uint32_t>((slot << a.log_blocks) + rank); };
@@ -77,7 +77,9 @@ __global__ void __launch_bounds__(kIntegerLaunchBound)
       *reinterpret_cast<float4*>(to) = four;
     }
   }
-  if (blocks == 1) stored.arrive();
+  if (blocks > 1) return;
+  __syncwarp();
+  if (i % 32 == 0) stored.arrive();
 #endif
 }
 

@@ -42,7 +42,7 @@ void fill(PackedArgs<Args>& a, const Product& p) {
 }
 
 // Returns the least that a block asks for so that no SM has two of it.
-int64_t most_of_half(const DeviceLimits& device) { return device.shared_bytes_of_multiprocessor / 2 - kSharedBytesOfSystem + 16; }
+int64_t more_than_half(const DeviceLimits& device) { return device.shared_bytes_of_multiprocessor / 2 - kSharedBytesOfSystem + 16; }
 
 // Returns the shared memory that a block can have.
 int64_t room_of(const DeviceLimits& device) { return std::min<int64_t>(kMaxSharedBytes, device.shared_bytes_of_block); }
@@ -55,7 +55,7 @@ void choose_stages(IntegerArgs& a, int64_t bytes_in_flight, int64_t room) {
 
 // ---- a linear layer ---------------------------------------------------------------------------------------------------------
 
-// Returns nothing if the kernel cannot do the call. `stages` is 0, or so many.
+// Returns nothing if the kernel cannot do the call. A ring has so many stages, or, with 0, as many as choose_stages() says.
 std::optional<Launch> output_with_stages(const ProjectionParams& p, int32_t stages) {
   const auto kernel = integer_output(p.dtype, p.num_tokens);
   const Product product = product_of(p);
@@ -66,8 +66,7 @@ std::optional<Launch> output_with_stages(const ProjectionParams& p, int32_t stag
   const int64_t groups = p.n / kPackedGroupRows, of_block = divide_up(groups, int64_t{device->multiprocessors});
   a.tiles = static_cast<int32_t>(of_block * (is_gated(p) ? 2 : 1));
   const bool by_memory = policy::integer_blocks_are_apart_by_memory(p.norm.given != 0);
-  const int64_t half = most_of_half(*device);
-  const int64_t room = room_of(*device);
+  const int64_t half = more_than_half(*device), room = room_of(*device);
   choose_stages(a, policy::kIntegerBytesInFlight, std::min(room, by_memory ? half : half - 2 * kSharedBytesOfSystem));
   if (stages != 0) a.stages = stages;
   const int64_t shared_bytes = integer_shared_bytes(a);
