@@ -42,7 +42,9 @@ void fill(PackedArgs<Args>& a, const Product& p) {
 }
 
 // Returns the least that a block asks for so that no SM has two of it.
-int64_t more_than_half(const DeviceLimits& device) { return device.shared_bytes_of_multiprocessor / 2 - kSharedBytesOfSystem + 16; }
+int64_t more_than_half(const DeviceLimits& device) {
+  return device.shared_bytes_of_multiprocessor / 2 - kSharedBytesOfSystem + 16;
+}
 
 // Returns the shared memory that a block can have.
 int64_t room_of(const DeviceLimits& device) { return std::min<int64_t>(kMaxSharedBytes, device.shared_bytes_of_block); }
