@@ -3,10 +3,9 @@
 // overlap.
 //
 // A projection multiplies x [num_tokens, k] by weights [n, k]. Packed weights of one and two tokens are whole numbers (kFewestIntegerRows);
-// others go through registers, for up to 16 tokens (cost_of_packed_output(), packed_heads_fit()), or are unpacked there, for up to 64
-// (tokens_of_unpacking()). With weights of 16 bits its way is
-// the first of these that can do the call and of which the function says that it is the fastest; none of them: separate operations, with
-// cuBLASLt's GEMM.
+// others go through registers, for up to 16 tokens (cost_of_packed_output(), packed_heads_fit()), or through stages, for up to 64
+// (tokens_of_unpacking()). With weights of 16 bits its way is the first of these that can do the call and of which the function says that it
+// is the fastest; none of them: separate operations, with cuBLASLt's GEMM.
 //
 //                    | a linear layer                        | the heads of q, k and v (all of them: heads_save_enough())
 //     vector         | vector_is_fastest()                   | 1 token, in one pass, or in four: vector_passes_fill_the_gpu()
@@ -190,29 +189,37 @@ inline constexpr int64_t kFewestIntegerRows = 1024;
 
 // ---- unpacking --------------------------------------------------------------------------------------------------------------
 
-// Returns the fewest tokens that packed weights with rows of k channels are multiplied by in this way. For fewer, registers are faster: what
-// that way takes grows with the tokens, and this one takes the same up to 16. 8B crosses at 11 tokens (gate and up 48.8 us), its down
-// projection at 8; 1B does not up to 16 (docs/tuning/projection.md).
-constexpr int64_t tokens_of_unpacking(int64_t k) { return k > 8192 ? 8 : k >= 4096 ? 11 : 17; }
+// Returns the fewest tokens that packed [n, k] weights, where n counts the rows of gate and of up, are multiplied by in this way. For fewer,
+// registers are faster: what that way takes grows with the tokens, and this one takes the same up to 8. With 4 tokens, Q4_K and Q8_0, 8B takes 33.6 and 34.4 us here (gate and up), 7.7 and 9.0
+// (output), 17.3 and 18.8 (down), through registers 31.6 and 39.1, 8.5 and 9.2, 25.4 and 27.9. Smaller projections do not cross up to 16 tokens,
+// but for down of 1B (docs/tuning/projection.md).
+constexpr int64_t tokens_of_unpacking(int64_t n, int64_t k) {
+  if (n < 4096 || k < 4096) return k >= 8192 ? 9 : 17;
+  return k > 8192 ? 3 : 4;
+}
 
-// These are the bytes of weights in flight to an SM. Up to 200 KB were not faster: an SM unpacks less than it could copy.
-inline constexpr int64_t kUnpackingBytesInFlight = 64 * 1024;
+// These are the bytes of weights in flight to an SM, where codes are multiplied as they are, and where weights are rounded. 160 KB of codes: a step
+// of 8B with 8 sequences 2 % slower.
+inline constexpr int64_t kCodesBytesInFlight = 96 * 1024, kRoundedBytesInFlight = 64 * 1024;
 
 struct UnpackingDivision {
   int64_t num_tokens;
   int64_t blocks;  // of all clusters
   int64_t blocks_of_cluster;
   int64_t slices_of_warp;
+  int64_t warps;  // of a block, that multiply: up to 16
 };
 
 // Estimates what a launch takes, in slices of a warp: each wave of blocks, one for each SM, begins and ends, and the blocks of a cluster
-// exchange sums. Clusters of 4 and 8 do not find room on all SMs at once. The factors are fitted to 51 measured calls (SmolLM2, 1B, 8B; 8 to 64
-// tokens): the division chosen is on average 0.3 % slower than the best one, and at most 13 % (docs/tuning/projection.md).
+// exchange sums. Clusters of 4 and 8 do not find room on all SMs at once. With up to 12 warps a scheduler has three, which issue about as much
+// as four, so each is faster (gate and up of 8B in two waves of 10 and of 16 warps: 0.14 and 0.22 us a slice). The other factors are fitted
+// to 51 measured calls (SmolLM2, 1B, 8B; 8 to 64 tokens) of weights that are rounded to 16 bits (docs/tuning/projection.md).
 inline double cost_of_unpacking(const UnpackingDivision& of) {
   constexpr double kWave = 6.0, kExchange = 2.0, kToken = 0.05;
   const int64_t room = of.blocks_of_cluster <= 2 ? kSms : of.blocks_of_cluster == 4 ? 112 : 104;
   const auto waves = static_cast<double>(divide_up(of.blocks, room)), blocks = static_cast<double>(of.blocks_of_cluster);
-  return waves * (static_cast<double>(of.slices_of_warp) + kWave) +
+  const double of_slice = of.warps <= 12 ? 0.7 : 1.0;
+  return waves * (of_slice * static_cast<double>(of.slices_of_warp) + kWave) +
          blocks * (kExchange + kToken * static_cast<double>(of.num_tokens));
 }
 

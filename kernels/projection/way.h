@@ -4,7 +4,7 @@
 //   ring       2 to 64 tokens: weights and x pass by TMA through a ring of stages in shared memory; one block has all of k, or half of it
 //   registers  up to 16 tokens: cooperating blocks divide k, and weights stream through registers
 //   integer    1 or 2 tokens with packed weights, whose codes and x are multiplied as whole numbers
-//   unpacking  2 to 64 tokens with packed weights, which are made operands of 16 bits in registers
+//   unpacking  3 to 64 tokens with packed weights: they and x pass through stages; codes are multiplied as they are, or made 16 bits
 //   tiles      prompts: tiles of x W^T by wgmma; other warps finish a tile while the next one is multiplied
 //
 // A finisher (finish/) is what is done to the product, in the same kernel: output, a linear layer's bias, activation and residual; head,

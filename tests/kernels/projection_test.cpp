@@ -389,17 +389,20 @@ TEST(ProjectionPolicy, DividesPackedWeightsAsMeasured) {
   EXPECT_FALSE(policy::packed_heads_fit(48 * 8));
 }
 
-// The same of weights that are unpacked.
+// The same of the way called unpacking.
 TEST(ProjectionPolicy, DividesUnpackingAsMeasured) {
-  const auto cost = [](int64_t num_tokens, int64_t rows, int64_t k, int64_t tiles, int64_t blocks) {
+  const auto cost = [](int64_t num_tokens, int64_t rows, int64_t k, int64_t groups, int64_t blocks) {
+    int64_t splits = 1;
+    while (groups * splits * 2 <= 16) splits *= 2;
     return policy::cost_of_unpacking(
-        {num_tokens, (rows + 64 * tiles - 1) / (64 * tiles) * blocks, blocks, k / 32 / blocks / (4 / tiles)});
+        {num_tokens, (rows + 16 * groups - 1) / (16 * groups) * blocks, blocks, k / 32 / blocks / splits, groups * splits});
   };
-  EXPECT_LT(cost(16, 2 * 14336, 4096, 4, 1), cost(16, 2 * 14336, 4096, 4, 2));  // gate and up of 8B: 48.8 us, 56.2
-  EXPECT_LT(cost(16, 4096, 14336, 1, 2), cost(16, 4096, 14336, 4, 4));          // down: 23.3, 38.0
-  EXPECT_LT(cost(64, 4096, 14336, 1, 2), cost(64, 4096, 14336, 1, 4));          // 28.2, 59.2
-  EXPECT_LT(cost(16, 4096, 4096, 1, 2), cost(16, 4096, 4096, 2, 4));            // output: 10.8, 20.7
-  EXPECT_LT(cost(16, 576, 576, 1, 1), cost(16, 576, 576, 2, 1));                // of SmolLM2: 3.7, 5.2
+  EXPECT_LT(cost(16, 2 * 14336, 4096, 14, 1), cost(16, 2 * 14336, 4096, 14, 2));  // gate and up of 8B: 44.4 us, above 50
+  EXPECT_LT(cost(8, 2 * 14336, 4096, 14, 1), cost(8, 2 * 14336, 4096, 12, 1));    // 33.8, 47
+  EXPECT_LT(cost(16, 4096, 14336, 2, 1), cost(16, 4096, 14336, 4, 2));            // down: 21.3, 23.2
+  EXPECT_LT(cost(16, 4096, 14336, 4, 2), cost(16, 4096, 14336, 12, 4));           // 23.2, 31.0
+  EXPECT_LT(cost(64, 4096, 14336, 4, 2), cost(64, 4096, 14336, 4, 4));            // 28.2, 59.2
+  EXPECT_LT(cost(16, 4096, 4096, 2, 1), cost(16, 4096, 4096, 12, 4));             // output: 9.2, 12.4
 }
 
 TEST(ProjectionPolicy, LeavesShortPromptsToSeparateOperations) {
@@ -446,22 +449,37 @@ TEST(ProjectionWays, PackedWeightsTakeSeveralLaunchesForFewMoreTokens_cuda) {
 TEST(ProjectionWays, AreChosenBySize_cuda) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
   if (most_tokens_of_one_projection(Device::cuda) <= 8) GTEST_SKIP() << "the GPU has no code for the ring";
-  const auto way_of = [](int64_t num_tokens, int64_t n, int64_t k, bool gated, bool packed = false,
-                         WeightFormat format = WeightFormat::q8_0) {
+  const auto launch_of = [](int64_t num_tokens, int64_t n, int64_t k, bool gated, bool packed = false,
+                            WeightFormat format = WeightFormat::q8_0, bool normed = false) {
     Case c;
-    c.activates = c.gated = gated;
-    if (packed) c.packed = {format}, c.k = 128;
+    c.activates = c.gated = gated, c.normed = normed;
+    if (packed) c.packed = {format}, c.k = format == WeightFormat::q4_k ? 256 : 128;
     Placed<BFloat16> placed(Backend::cuda, c, make_data(c));
     ProjectionParams& p = placed.params;
     p.num_tokens = num_tokens, p.n = p.y_stride = n, p.k = p.x_stride = k;
     if (packed) p.packed.segments[0].rows = gated ? 2 * n : n;
-    const std::optional<cuda::Launch> launch = cuda::choose(p);
+    return cuda::choose(p);
+  };
+  const auto way_of = [&](int64_t num_tokens, int64_t n, int64_t k, bool gated, bool packed = false,
+                          WeightFormat format = WeightFormat::q8_0) {
+    const std::optional<cuda::Launch> launch = launch_of(num_tokens, n, k, gated, packed, format);
     return std::string(launch ? launch->way : "separate");
   };
-  EXPECT_EQ(way_of(1, 14336, 4096, true), "vector");      // gate and up of 8B
-  EXPECT_EQ(way_of(1, 2048, 8192, false), "vector");      // down of 1B
-  EXPECT_EQ(way_of(1, 4096, 14336, false), "registers");  // of 8B: its rows are too long for a block
-  EXPECT_EQ(way_of(1, 4096, 4096, false), "registers");   // output
+  // Almost every SM has a block.
+  const auto shape_of = [&](int64_t num_tokens, int64_t n, int64_t k, bool gated, bool normed) {
+    const auto launch = launch_of(num_tokens, n, k, gated, true, WeightFormat::q4_k, normed);
+    return std::tuple(launch->blocks, launch->threads, launch->cluster_blocks);
+  };
+  EXPECT_EQ(shape_of(16, 4096, 14336, false, false), std::tuple(128, 544, 1));  // down of 8B
+  EXPECT_EQ(shape_of(16, 4096, 4096, false, false), std::tuple(128, 544, 1));   // output
+  EXPECT_EQ(shape_of(8, 12288, 4096, true, true), std::tuple(128, 640, 1));     // gate and up of Qwen3 8B
+  EXPECT_EQ(shape_of(16, 5120, 17408, false, false), std::tuple(107, 544, 1));  // down of 14B
+  EXPECT_EQ(shape_of(64, 4096, 14336, false, false), std::tuple(128, 544, 2));
+  EXPECT_EQ(std::get<1>(shape_of(8, 14336, 4096, true, true)), 640);  // gate and up of 8B
+  EXPECT_EQ(way_of(1, 14336, 4096, true), "vector");                  // gate and up of 8B
+  EXPECT_EQ(way_of(1, 2048, 8192, false), "vector");                  // down of 1B
+  EXPECT_EQ(way_of(1, 4096, 14336, false), "registers");              // of 8B: its rows are too long for a block
+  EXPECT_EQ(way_of(1, 4096, 4096, false), "registers");               // output
   EXPECT_EQ(way_of(8, 4096, 4096, false), "ring");
   EXPECT_EQ(way_of(8, 14336, 4096, true), "ring");
   EXPECT_EQ(way_of(7, 2048, 2048, false), "registers");  // output of 1B
@@ -475,11 +493,12 @@ TEST(ProjectionWays, AreChosenBySize_cuda) {
   EXPECT_EQ(way_of(1, 14336, 4096, true, true), "integer");  // packed weights
   EXPECT_EQ(way_of(2, 4096, 14336, false, true), "integer");
   EXPECT_EQ(way_of(3, 14336, 4096, true, true), "registers");
+  EXPECT_EQ(way_of(4, 14336, 4096, true, true), "unpacking");
+  EXPECT_EQ(way_of(3, 4096, 14336, false, true), "unpacking");
   EXPECT_EQ(way_of(1, 576, 576, false, true), "registers");
   EXPECT_EQ(way_of(1, 14336, 4096, true, true, WeightFormat::f8_e4m3), "registers");
-  EXPECT_EQ(way_of(10, 14336, 4096, true, true), "registers");
-  EXPECT_EQ(way_of(11, 14336, 4096, true, true), "unpacking");
-  EXPECT_EQ(way_of(8, 4096, 14336, false, true), "unpacking");
+  EXPECT_EQ(way_of(8, 2048, 8192, false, true), "registers");  // down of 1B
+  EXPECT_EQ(way_of(9, 2048, 8192, false, true), "unpacking");
   EXPECT_EQ(way_of(16, 2048, 2048, false, true), "registers");
   EXPECT_EQ(way_of(64, 2048, 2048, false, true), "unpacking");
   EXPECT_EQ(way_of(65, 2048, 2048, false, true), "separate");
@@ -754,7 +773,38 @@ INSTANTIATE_TEST_SUITE_P(Backends, ProjectionSumTest, ::testing::ValuesIn(all_ba
 
 // Holds a call to float64. The bound: a sum of n products in float32, each with an error of 2^-24 of the sum of their magnitudes, a norm whose
 // products are rounded to dtype once or twice, and one rounding of the result. Codes of packed weights may have 128 more, which a product with
-// the sum of x takes off; from policy::tokens_of_unpacking() on the weights are rounded to dtype.
+// the sum of x takes off; with more than 16 tokens the weights are rounded to dtype.
+template <class T>
+void expect_product_of_norm(const Case& c, const Data& d, const std::vector<float>& got) {
+  constexpr bool kIsFloat16 = FloatFormat<T>::dtype == DType::f16;
+  const double rounding = std::ldexp(1.0, kIsFloat16 ? -11 : -8), base = kIsFloat16 ? 1024.0 : 128.0;
+  for (int64_t t = 0; t < c.num_tokens; ++t) {
+    double squares = 0.0;
+    for (int64_t i = 0; i < c.k; ++i) squares += std::pow(double{d.x[static_cast<size_t>(t * c.k + i)]}, 2);
+    const double inverse = c.normed ? 1.0 / std::sqrt(squares / static_cast<double>(c.k)) : 1.0;
+    for (int64_t row = 0; row < c.n; ++row) {
+      double want = 0.0, magnitude = 0.0, of_codes = 0.0;
+      for (int64_t i = 0; i < c.k; ++i) {
+        const double w = c.normed && c.weighted ? double{d.norm_weight[static_cast<size_t>(i)]} : 1.0;
+        const double x = inverse * d.x[static_cast<size_t>(t * c.k + i)] * w;
+        const double product = x * d.weight[static_cast<size_t>(row * c.k + i)];
+        want += product, magnitude += std::fabs(product);
+        if (c.packed.empty()) continue;
+        const WeightFormat format = c.packed.front();
+        const int64_t row_bytes = c.k / weight_block_elements(format) * weight_block_bytes(format);
+        const auto value = oracle::weight_value(format, d.blocks.front().data() + row * row_bytes, i);
+        of_codes += std::fabs(x * value.scale) * base + std::fabs(x * value.minimum);
+      }
+      const double sum = std::ldexp(static_cast<double>(c.k), -24);
+      const bool rounds_weights = !c.packed.empty() && c.num_tokens > 16;
+      // The roundings of the norm and of the weights are random: their sum is far below that of their magnitudes.
+      const double rounded = (c.normed ? rounding / 4 : 0.0) + (rounds_weights ? rounding / 4 : 0.0);
+      const double bound = std::fabs(want) * rounding + magnitude * (sum + rounded) + of_codes * std::ldexp(1.0, -20) + 1e-6;
+      ASSERT_NEAR(double{got[static_cast<size_t>(t * c.n + row)]}, want, bound);
+    }
+  }
+}
+
 void expect_product_of_norm(Backend backend, GemmContext& context, Case c) {
   c.n = 96, c.k = 512, c.whole = false;
   SCOPED_TRACE(c.describe());
@@ -763,32 +813,7 @@ void expect_product_of_norm(Backend backend, GemmContext& context, Case c) {
   const Status status =
       placed.arena.run([&](const Execution& execution) { return projection(placed.params, context, execution); });
   ASSERT_TRUE(status.ok()) << status.message();
-  const std::vector<float> got = placed.y();
-  for (int64_t t = 0; t < c.num_tokens; ++t) {
-    double squares = 0.0;
-    for (int64_t i = 0; i < c.k; ++i) squares += std::pow(double{d.x[static_cast<size_t>(t * c.k + i)]}, 2);
-    const double inverse = c.normed ? 1.0 / std::sqrt(squares / static_cast<double>(c.k)) : 1.0;
-    for (int64_t row = 0; row < c.n; ++row) {
-      double want = 0.0, magnitude = 0.0, of_codes = 0.0;
-      for (int64_t i = 0; i < c.k; ++i) {
-        const double w = c.normed ? double{d.norm_weight[static_cast<size_t>(i)]} : 1.0;
-        const double x = inverse * d.x[static_cast<size_t>(t * c.k + i)] * w;
-        const double product = x * d.weight[static_cast<size_t>(row * c.k + i)];
-        want += product, magnitude += std::fabs(product);
-        if (c.packed.empty()) continue;
-        const WeightFormat format = c.packed.front();
-        const int64_t row_bytes = c.k / weight_block_elements(format) * weight_block_bytes(format);
-        const auto value = oracle::weight_value(format, d.blocks.front().data() + row * row_bytes, i);
-        of_codes += std::fabs(x * value.scale) * 128.0 + std::fabs(x * value.minimum);
-      }
-      const double rounding = std::ldexp(1.0, -8), sum = std::ldexp(512.0, -24);
-      const bool rounds_weights = !c.packed.empty() && c.num_tokens >= policy::tokens_of_unpacking(c.k);
-      // The roundings of the norm and of the weights are random: their sum is far below that of their magnitudes.
-      const double rounded = (c.normed ? rounding / 4 : 0.0) + (rounds_weights ? rounding / 4 : 0.0);
-      const double bound = std::fabs(want) * rounding + magnitude * (sum + rounded) + of_codes * std::ldexp(1.0, -20) + 1e-6;
-      ASSERT_NEAR(double{got[static_cast<size_t>(t * c.n + row)]}, want, bound);
-    }
-  }
+  expect_product_of_norm<BFloat16>(c, d, placed.y());
 }
 
 #ifdef PROLOGUE_HAS_CUDA
@@ -850,6 +875,44 @@ TEST(ProjectionIntegers, HaveThreeDigits_cuda) {
     for (const int64_t num_tokens : {1, 2}) {
       expect_three_digits<BFloat16>(**context, format, num_tokens);
       expect_three_digits<Float16>(**context, format, num_tokens);
+    }
+  }
+}
+#endif
+
+#ifdef PROLOGUE_HAS_CUDA
+// Up to 16 tokens the way called unpacking multiplies codes as they are: with three groups of rows in a block, whose warps divide a stage, and with six and
+// two blocks that divide k.
+template <class T>
+void expect_product_of_codes(const Case& c) {
+  SCOPED_TRACE(c.describe());
+  const Data d = make_data(c);
+  for (const char* division : {", 3 x 1", ", 6 x 2"}) {
+    Placed<T> placed(Backend::cuda, c, d);
+    const auto instances = cuda::instances_of("unpacking", placed.params);
+    const auto instance =
+        std::find_if(instances.begin(), instances.end(), [&](const auto& each) { return each.name.ends_with(division); });
+    ASSERT_NE(instance, instances.end());
+    SCOPED_TRACE(instance->name);
+    const Status status =
+        placed.arena.run([&](const Execution& execution) { return instance->launch(placed.params, execution.stream); });
+    ASSERT_TRUE(status.ok()) << status.message();
+    expect_product_of_norm<T>(c, d, placed.y());
+  }
+}
+
+TEST(ProjectionCodes, HaveTheProductOfTheNorm_cuda) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  if (cuda::projection_instances("unpacking", DType::bf16).empty() || most_tokens_of_one_projection(Device::cuda) <= 16)
+    GTEST_SKIP() << "the GPU has no code for it";
+  for (const WeightFormat format : kWeightFormats) {
+    for (const int64_t num_tokens : {3, 9, 16}) {
+      Case c;
+      c.num_tokens = num_tokens, c.n = 112, c.k = 768, c.whole = false, c.packed = {format};
+      c.normed = num_tokens != 9, c.weighted = num_tokens != 3 || format != WeightFormat::q4_k;
+      c.float_weights = format == WeightFormat::q5_k;
+      expect_product_of_codes<BFloat16>(c);
+      expect_product_of_codes<Float16>(c);
     }
   }
 }

@@ -824,8 +824,8 @@ __device__ inline float float_of_e4m3(uint32_t code) {
   return __fmul_rn(__uint_as_float((code & 0x7fu) << 20 | (code & 0x80u) << 24), __uint_as_float(kTwoTo120));
 }
 
-// Holds a slice as the first operands of two products, and its factors.
-template <class T, class Format>
+// Holds a slice as the first operands of two products, and its factors. Its words were loaded in the same order.
+template <class T, class Format, ChannelOrder kOrder = ChannelOrder::as_packed>
 struct PackedSlice {
   uint32_t first[4], second[4];
   PackedScales scales;
@@ -839,7 +839,7 @@ struct PackedSlice {
     if constexpr (kIsWide || Format::kFloatCodes) {
       codes = Format::signed_codes(words);
     } else {
-      codes = Format::template codes<kCodeBase<T>, ChannelOrder::as_packed>(words, slice, lane, half);
+      codes = Format::template codes<kCodeBase<T>, kOrder>(words, slice, lane, half);
     }
     const auto operand = [](uint32_t code) {
       if constexpr (Format::kFloatCodes) {

@@ -1,48 +1,63 @@
-// This kernel is for up to 64 tokens and packed weights with a linear layer's end (unpacking/product.cuh, finish/output.cuh). A block has some
-// rows of y; with a gated activation the first half of its tiles are rows of gate, the second half the rows of up that go with them. When the
-// sums are done, all threads but those of the copying warp finish them, four neighbours of a token at a time. Blocks that divide k divide the
-// tokens then.
+// This kernel is for up to 64 tokens and packed weights with a linear layer's end (unpacking/stages.cuh, finish/output.cuh). A block has some
+// rows of y; with a gated activation the first half of its groups are rows of gate, the second half the rows of up that go with them. When the
+// sums are done, sixteen warps finish them, four neighbours of a token at a time. Blocks that divide k divide the tokens then.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
 #include <prologue/kernels/projection/finish/output.cuh>
-#include <prologue/kernels/projection/unpacking/product.cuh>
+#include <prologue/kernels/projection/unpacking/stages.cuh>
 
 namespace prologue::cuda {
 
-template <class W, int kTokens>
-__global__ void __launch_bounds__(kUnpackingLaunchBound, 1)
-    unpacking_output_kernel(const __grid_constant__ typename W::template With<UnpackingArgs> a,
-                            const __grid_constant__ OutputArgs o) {
+// With a norm a block may have more warps, that weigh x.
+template <class Product>
+inline constexpr int kUnpackingThreadsOf = kUnpackingThreads + Product::kNormWarps * 32;
+
+template <class Product>
+__global__ void __launch_bounds__(PROLOGUE_HOPPER ? kUnpackingThreadsOf<Product> : 32, 1)
+    unpacking_output_kernel(const __grid_constant__ PackedArgs<UnpackingArgs> a, const __grid_constant__ OutputArgs o) {
 #if PROLOGUE_HOPPER
-  using T = typename W::T;
+  using T = typename Product::T;
   auto* const memory = swizzled_dynamic_shared<unsigned char>();
   UnpackingTail& tail = *reinterpret_cast<UnpackingTail*>(memory + a.tail_at);
-  const int rows_of_all = kUnpackingTileRows << a.log_tiles, rows_of_half = o.gated != 0 ? rows_of_all / 2 : rows_of_all;
+  const int groups_of_half = o.gated != 0 ? a.groups / 2 : a.groups, rows_of_half = groups_of_half * kPackedGroupRows;
   const int first_row = static_cast<int>(blockIdx.x >> a.log_k_blocks) * rows_of_half;  // of y
-  // Returns the group that begins at this row of the block.
-  const auto group_at = [&](int row) -> PackedGroup {
-    const bool is_up = row >= rows_of_half;
-    const int of_y = first_row + row - (is_up ? rows_of_half : 0);
-    return of_y < o.n ? W::rows_at(a, int64_t{of_y} + (is_up ? o.n : 0)) : PackedGroup{nullptr, WeightFormat::q8_0, 0};
+  // Rows that there are not are multiplied as well, and no one reads their sums. Where a tile begins with them, all rows have one format.
+  const PackedGroup none = {nullptr, a.packed.segments[0].format, 0};
+  const auto group_of = [&](int group) -> PackedGroup {
+    const bool is_up = group >= groups_of_half;
+    const int of_y = first_row + (is_up ? group - groups_of_half : group) * kPackedGroupRows;
+    return of_y < o.n ? PackedWeights<T>::rows_at(a, int64_t{of_y} + (is_up ? o.n : 0)) : none;
   };
-  open_stages(a, tail);
+  open_stages(a, tail, Product::kNormWarps);
   __syncthreads();
   let_next_kernel_start();
-  const int thread = static_cast<int>(threadIdx.x);
-  if (thread >= kUnpackingConsumers) {
-    const int row = thread % 32 * kPackedGroupRows;
-    fill_stages(a, memory, tail, row < rows_of_all ? group_at(row) : PackedGroup{nullptr, WeightFormat::q8_0, 0});
+  const int norm_threads = a.normed != 0 ? Product::kNormWarps * 32 : 0, thread = static_cast<int>(threadIdx.x);
+  if (thread >= kUnpackingThreads) {
+    if constexpr (Product::kNormWarps != 0) Product::weigh(a, memory, tail);
+    sync_barrier(1, kUnpackingConsumers + norm_threads);
     return;
   }
-  UnpackingProduct<T, kTokens> product(a, memory, tail);
-  wait_for_previous_kernels();  // x is waited for anyway; the residual can be seen
-  product.multiply(group_at(product.tile() * kUnpackingTileRows).format);
+  if (thread >= kUnpackingConsumers) {
+    const int group = thread % 32;
+    fill_stages(a, memory, tail, group < a.groups ? group_of(group) : none);
+    return;
+  }
+  float* const sums = unpacking_sums(memory);
+  {
+    Product product;
+    const UnpackingWarp warp(a);
+    wait_for_previous_kernels();  // x is waited for anyway; the residual can be seen
+    if (warp.multiplies(a)) {
+      product.multiply(a, memory, tail, group_of(warp.group() / Product::kGroupsOfFormat * Product::kGroupsOfFormat).format);
+    }
+    sync_barrier(1, kUnpackingConsumers + norm_threads);  // no warp reads the ring after this
+    if (warp.multiplies(a)) product.store(a, warp, sums);
+  }
   a.log_k_blocks != 0 ? sync_cluster() : sync_barrier(1, kUnpackingConsumers);
 
-  float* const sums = product.sums(memory);
   const int rows = min(rows_of_half, o.n - first_row), groups = rows / kRowsAtOnce;
   const int rank = a.log_k_blocks != 0 ? static_cast<int>(cluster_rank()) : 0, threads = kUnpackingConsumers << a.log_k_blocks;
 #pragma unroll 1
@@ -51,7 +66,7 @@ __global__ void __launch_bounds__(kUnpackingLaunchBound, 1)
     char* const to = address_of_output<T>(o, t, at);
     Packed<T, kRowsAtOnce> residual = {};
     if (o.adds != 0) residual = load_packed<T>(to);
-    const float factor = norm_of_token<T>(a, tail, t);
+    const float factor = norm_of_token(a, tail, Product::squares_parts(a), t);
     finish_rows<T>(o, row, rows_of_half, at, to, residual,
                    [&](int of_block, float(&values)[kRowsAtOnce]) { gather_rows(a, sums, t, of_block, factor, values); });
   }
@@ -63,6 +78,9 @@ __global__ void __launch_bounds__(kUnpackingLaunchBound, 1)
 
 struct UnpackingOutputInstance {
   int most_tokens;
+  int groups_of_format;  // so many groups of 16 rows of a block, from its first on, have one format
+  int norm_warps;        // that a block has more with a norm
+  bool rounds;           // weights to 16 bits
   void (*kernel)(PackedArgs<UnpackingArgs>, OutputArgs);
 };
 

@@ -1,4 +1,4 @@
-// Multiplies by weights in block formats, as weight_format.h packs them, through registers. Segments of different formats
+// Multiplies by weights in block formats, as weight_format.h packs them. Segments of different formats
 // may be in one launch: a warp's 16 rows are of one.
 #pragma once
 
