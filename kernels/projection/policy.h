@@ -190,9 +190,9 @@ inline constexpr int64_t kFewestIntegerRows = 1024;
 // ---- unpacking --------------------------------------------------------------------------------------------------------------
 
 // Returns the fewest tokens that packed [n, k] weights, where n counts the rows of gate and of up, are multiplied by in this way. For fewer,
-// registers are faster: what that way takes grows with the tokens, and this one takes the same up to 8. With 4 tokens, Q4_K and Q8_0, 8B takes 33.6 and 34.4 us here (gate and up), 7.7 and 9.0
-// (output), 17.3 and 18.8 (down), through registers 31.6 and 39.1, 8.5 and 9.2, 25.4 and 27.9. Smaller projections do not cross up to 16 tokens,
-// but for down of 1B (docs/tuning/projection.md).
+// registers are faster: what that way takes grows with the tokens, and this one takes the same up to 8. With 4 tokens, Q4_K and Q8_0, 8B takes
+// 34.0 and 35.2 us here (gate and up), 7.9 and 9.1 (output), 17.7 and 19.1 (down), through registers 31.9 and 39.1, 8.5 and 9.3, 25.5 and 28.3.
+// Smaller projections do not cross up to 16 tokens, but for down of 1B (docs/tuning/projection.md).
 constexpr int64_t tokens_of_unpacking(int64_t n, int64_t k) {
   if (n < 4096 || k < 4096) return k >= 8192 ? 9 : 17;
   return k > 8192 ? 3 : 4;

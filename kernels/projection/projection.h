@@ -24,9 +24,10 @@
 // Packed weights on CUDA, in 16 bits, segments of a multiple of 16 rows. One and two tokens, n >= 1024, no f8_e4m3: no weight is rounded,
 // and x * w is not rounded to dtype but, each 32 channels by their largest magnitude, to whole numbers below 2^22 times a power of two: off
 // by at most 2^-22 of the largest. An infinity among them makes the token's results NaN. Otherwise, up to 16 tokens, no
-// weight is rounded: x is multiplied by the codes of each block, which 16 bits hold exactly, and the sum by the block's scale in
-// float32; where the format has minimums, the sum of x by (minimum - 128 scale) (float16: 1024). More tokens, up to 64 (128 in two launches), on compute capability 9.0, k a multiple of 64, segments of different formats that begin at multiples of 64
-// rows: each weight is rounded to dtype. Where that cannot be, up to 64 tokens are launches of 16 that round no weight. Otherwise gemm.h
+// weight is rounded: x is multiplied by the codes of each block, which 16 bits hold exactly, and the sum by the block's scale in float32;
+// where the format has minimums, the sum of x by (minimum - 128 scale) (float16: 1024). More tokens, up to 64 (128 in two launches), on
+// compute capability 9.0, k a multiple of 64, segments of different formats that begin at multiples of 64 rows: each weight is rounded to
+// dtype. Where that cannot be, up to 64 tokens are launches of 16 that round no weight. Otherwise gemm.h
 // describes the product.
 //
 // The operation never allocates, synchronises or throws; on CUDA it can be captured into a graph.

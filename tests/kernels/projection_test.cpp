@@ -881,8 +881,8 @@ TEST(ProjectionIntegers, HaveThreeDigits_cuda) {
 #endif
 
 #ifdef PROLOGUE_HAS_CUDA
-// Up to 16 tokens the way called unpacking multiplies codes as they are: with three groups of rows in a block, whose warps divide a stage, and with six and
-// two blocks that divide k.
+// Up to 16 tokens the way called unpacking multiplies codes as they are: with three groups of rows in a block, whose warps divide a stage, and
+// with six and two blocks that divide k.
 template <class T>
 void expect_product_of_codes(const Case& c) {
   SCOPED_TRACE(c.describe());
