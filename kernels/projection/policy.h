@@ -191,11 +191,11 @@ inline constexpr int64_t kFewestIntegerRows = 1024;
 
 // Returns the fewest tokens that packed [n, k] weights, where n counts the rows of gate and of up, are multiplied by in this way. For fewer,
 // registers are faster: what that way takes grows with the tokens, and this one takes the same up to 8. With 4 tokens, Q4_K and Q8_0, 8B takes
-// 34.0 and 35.2 us here (gate and up), 7.9 and 9.1 (output), 17.7 and 19.1 (down), through registers 31.9 and 39.1, 8.5 and 9.3, 25.5 and 28.3.
-// Smaller projections do not cross up to 16 tokens, but for down of 1B (docs/tuning/projection.md).
-constexpr int64_t tokens_of_unpacking(int64_t n, int64_t k) {
+// 34.0 and 35.2 us here (gate and up), 7.9 and 9.1 (output), 17.7 and 19.1 (down), through registers 31.9 and 39.1, 8.5 and 9.3, 25.5 and 28.3;
+// with 8, Q4_K, 33.6 and 39.9 (gate and up). Smaller projections do not cross up to 16 tokens, but for down of 1B (docs/tuning/projection.md).
+constexpr int64_t tokens_of_unpacking(int64_t n, int64_t k, bool has_codes_of_8_bits) {
   if (n < 4096 || k < 4096) return k >= 8192 ? 9 : 17;
-  return k > 8192 ? 3 : 4;
+  return k > 8192 ? 3 : has_codes_of_8_bits ? 4 : 5;
 }
 
 // These are the bytes of weights in flight to an SM, where codes are multiplied as they are, and where weights are rounded. 160 KB of codes: a step

@@ -494,6 +494,8 @@ TEST(ProjectionWays, AreChosenBySize_cuda) {
   EXPECT_EQ(way_of(2, 4096, 14336, false, true), "integer");
   EXPECT_EQ(way_of(3, 14336, 4096, true, true), "registers");
   EXPECT_EQ(way_of(4, 14336, 4096, true, true), "unpacking");
+  EXPECT_EQ(way_of(4, 14336, 4096, true, true, WeightFormat::q4_k), "registers");
+  EXPECT_EQ(way_of(5, 14336, 4096, true, true, WeightFormat::q4_k), "unpacking");
   EXPECT_EQ(way_of(3, 4096, 14336, false, true), "unpacking");
   EXPECT_EQ(way_of(1, 576, 576, false, true), "registers");
   EXPECT_EQ(way_of(1, 14336, 4096, true, true, WeightFormat::f8_e4m3), "registers");

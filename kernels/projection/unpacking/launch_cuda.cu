@@ -30,6 +30,13 @@ bool has_one_format(const PackedWeight& packed) {
   return true;
 }
 
+// Says it of all rows.
+bool has_codes_of_8_bits(const PackedWeight& packed) {
+  return std::all_of(packed.segments, packed.segments + packed.num_segments, [](const PackedRows& rows) {
+    return rows.format == WeightFormat::q8_0 || rows.format == WeightFormat::i8 || rows.format == WeightFormat::f8_e4m3;
+  });
+}
+
 // Says whether groups of 16 rows are of one segment, and so many groups of one format, from the first of gate's and of up's rows on.
 bool has_whole_groups(const ProjectionParams& p, int groups_of_format) {
   const bool one_format = has_one_format(p.packed);
@@ -123,7 +130,7 @@ void for_each_division(const Visit& visit) {
 }
 
 std::optional<Launch> choose_output(const ProjectionParams& p) {
-  if (!can_run(p) || p.num_tokens < policy::tokens_of_unpacking(product_of(p).n, p.k)) return {};
+  if (!can_run(p) || p.num_tokens < policy::tokens_of_unpacking(product_of(p).n, p.k, has_codes_of_8_bits(p.packed))) return {};
   const auto instances = output_instances(p.dtype);
   const auto instance =
       std::find_if(instances.begin(), instances.end(), [&](const auto& each) { return p.num_tokens <= each.most_tokens; });
