@@ -211,8 +211,8 @@ struct UnpackingDivision {
 };
 
 // Estimates what a launch takes, in slices of a warp: each wave of blocks, one for each SM, begins and ends, and the blocks of a cluster
-// exchange sums. Clusters of 4 and 8 do not find room on all SMs at once. With up to 12 warps a scheduler has three, which issue about as much
-// as four, so each is faster (gate and up of 8B in two waves of 10 and of 16 warps: 0.14 and 0.22 us a slice). The other factors are fitted
+// exchange sums. Clusters of 4 and 8 do not find room on all SMs at once. With up to 12 warps a scheduler has three in place of four, so each is
+// faster: 0.7 is estimated from one case (8 tokens of gate and up of 8B: 46 us in two waves of 10 warps, 33 in one of 16). The others are fitted
 // to 51 measured calls (SmolLM2, 1B, 8B; 8 to 64 tokens) of weights that are rounded to 16 bits (docs/tuning/projection.md).
 inline double cost_of_unpacking(const UnpackingDivision& of) {
   constexpr double kWave = 6.0, kExchange = 2.0, kToken = 0.05;

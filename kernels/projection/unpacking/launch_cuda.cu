@@ -5,7 +5,6 @@
 #include <prologue/kernels/projection/policy.h>
 #include <prologue/kernels/base/device/hopper_code.cuh>
 #include <prologue/kernels/projection/finish/output_launch.cuh>
-#include <prologue/kernels/projection/unpacking/codes_product.cuh>
 #include <prologue/kernels/projection/unpacking/output_kernel.cuh>
 #include <prologue/kernels/projection/weights/dense.cuh>
 
@@ -19,8 +18,8 @@ std::span<const UnpackingOutputInstance> output_instances(DType type) {
 
 // There is code for sm_90a only.
 bool runs_here() {
-  return hopper_multiprocessors([] { return bfloat16_unpacking_outputs().front().kernel; }, kUnpackingThreads + kWarpsOfNorm * 32,
-                                0) > 0;
+  const int threads = kUnpackingThreads + bfloat16_unpacking_outputs().front().norm_warps * 32;
+  return hopper_multiprocessors([] { return bfloat16_unpacking_outputs().front().kernel; }, threads, 0) > 0;
 }
 
 bool has_one_format(const PackedWeight& packed) {
@@ -30,7 +29,7 @@ bool has_one_format(const PackedWeight& packed) {
   return true;
 }
 
-// Says it of all rows.
+// Says whether the codes of all rows have 8 bits.
 bool has_codes_of_8_bits(const PackedWeight& packed) {
   return std::all_of(packed.segments, packed.segments + packed.num_segments, [](const PackedRows& rows) {
     return rows.format == WeightFormat::q8_0 || rows.format == WeightFormat::i8 || rows.format == WeightFormat::f8_e4m3;
