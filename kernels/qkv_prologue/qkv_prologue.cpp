@@ -151,6 +151,7 @@ Status run_after_projection(const QkvPrologueParams& params, GemmContext& contex
   projection.y = product.y;
   projection.y_stride = product.y_stride;
   projection.batch_invariant = params.batch_invariant;
+  projection.overlaps = params.overlaps;
   projection.workspace = params.workspace;  // the normed hidden states are at its begin, there as here
   projection.workspace_bytes = params.workspace_bytes;
   PROLOGUE_RETURN_IF_ERROR(run_validated(projection, context, execution));

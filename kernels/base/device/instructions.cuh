@@ -79,7 +79,9 @@ __device__ inline float exp2_approximate(float x) {
 // waited already.
 __device__ inline void wait_for_previous_kernels() { PROLOGUE_FROM_SM90(asm volatile("griddepcontrol.wait;" ::: "memory")); }
 // Lets the next kernel start as soon as all blocks have come here; it waits before it reads what this one writes.
-__device__ inline void let_next_kernel_start() { PROLOGUE_FROM_SM90(asm volatile("griddepcontrol.launch_dependents;" ::: "memory")); }
+__device__ inline void let_next_kernel_start() {
+  PROLOGUE_FROM_SM90(asm volatile("griddepcontrol.launch_dependents;" ::: "memory"));
+}
 
 __device__ inline uint32_t cluster_rank() {
   uint32_t rank = 0;
@@ -92,7 +94,9 @@ __device__ inline uint32_t cluster_rank() {
 __device__ inline void arrive_at_cluster() {
   PROLOGUE_FROM_SM90(asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"));
 }
-__device__ inline void wait_for_cluster() { PROLOGUE_FROM_SM90(asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory")); }
+__device__ inline void wait_for_cluster() {
+  PROLOGUE_FROM_SM90(asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"));
+}
 
 // Makes all threads of the cluster wait for each other; what each has written before is seen by all.
 __device__ inline void sync_cluster() {
@@ -111,17 +115,20 @@ __device__ inline T* in_block_of_cluster(T* shared, uint32_t rank) {
 class Arrivals {
  public:
   __device__ void open(uint32_t num_bytes) {
-    PROLOGUE_FROM_SM90(asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address(&state_)) : "memory");
-                    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-                    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(&state_)), "r"(num_bytes)
-                                 : "memory"));
+    PROLOGUE_FROM_SM90(
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address(&state_))
+                     : "memory");
+        asm volatile("fence.mbarrier_init.release.cluster;" ::
+                         : "memory");
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(&state_)), "r"(num_bytes)
+                     : "memory"));
   }
   // Stores to block `rank` at the address that `to` is in this block, aligned to the bytes stored. `this` is an address of this block, too.
   __device__ void store(uint32_t rank, float* to, const float4& values) {
-    PROLOGUE_FROM_SM90(asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%2, %3, %4, %5}, [%1];" ::"r"(
-                                        in_block(rank, to)),
-                                    "r"(in_block(rank, &state_)), "f"(values.x), "f"(values.y), "f"(values.z), "f"(values.w)
-                                    : "memory"));
+    PROLOGUE_FROM_SM90(asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%2, %3, %4, %5}, [%1];" ::"r"(in_block(rank, to)),
+        "r"(in_block(rank, &state_)), "f"(values.x), "f"(values.y), "f"(values.z), "f"(values.w)
+        : "memory"));
   }
   __device__ void store(uint32_t rank, void* to, const uint4& words) {
     PROLOGUE_FROM_SM90(asm volatile(
@@ -130,9 +137,10 @@ class Arrivals {
         : "memory"));
   }
   __device__ void store(uint32_t rank, float* to, float value) {
-    PROLOGUE_FROM_SM90(asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %2, [%1];" ::"r"(in_block(rank, to)),
-                                    "r"(in_block(rank, &state_)), "f"(value)
-                                    : "memory"));
+    PROLOGUE_FROM_SM90(
+        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %2, [%1];" ::"r"(in_block(rank, to)),
+                     "r"(in_block(rank, &state_)), "f"(value)
+                     : "memory"));
   }
   __device__ void wait() {
     uint32_t done = 0;
@@ -192,17 +200,42 @@ __device__ inline uint32_t multiply_add_halves(uint32_t x, uint32_t y, uint32_t 
   return result;
 }
 
-// Returns x * y, of two 16-bit values each, rounded once. T is __half or __nv_bfloat16.
+// Return x * y + z, x * y and x - y, of two 16-bit values each, rounded once. T is __half or __nv_bfloat16.
 template <class T>
-__device__ inline uint32_t multiply_pairs(uint32_t x, uint32_t y) {
-  constexpr uint32_t kMinusZero = 0x80008000u;  // adds nothing, not to -0 either
+__device__ inline uint32_t multiply_add_pairs(uint32_t x, uint32_t y, uint32_t z) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
     uint32_t result;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(x), "r"(y), "r"(kMinusZero));
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(x), "r"(y), "r"(z));
     return result;
   } else {
-    return multiply_add_halves(x, y, kMinusZero);
+    return multiply_add_halves(x, y, z);
   }
+}
+template <class T>
+__device__ inline uint32_t multiply_pairs(uint32_t x, uint32_t y) {
+  constexpr uint32_t kMinusZeros = 0x80008000u;  // add nothing, not to -0 either
+  return multiply_add_pairs<T>(x, y, kMinusZeros);
+}
+template <class T>
+__device__ inline uint32_t subtract_pairs(uint32_t x, uint32_t y) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    constexpr uint32_t kMinusOnes = 0xbf80bf80u;
+    return multiply_add_pairs<T>(y, kMinusOnes, x);
+  } else {
+    return subtract_halves(x, y);
+  }
+}
+
+// Return the lower or the upper half of a word twice: an instruction that takes pairs reads it as it is.
+__device__ inline uint32_t lower_twice(uint32_t pair) {
+  uint32_t result;
+  asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\nmov.b32 %0, {low, low};\n}" : "=r"(result) : "r"(pair));
+  return result;
+}
+__device__ inline uint32_t upper_twice(uint32_t pair) {
+  uint32_t result;
+  asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\nmov.b32 %0, {high, high};\n}" : "=r"(result) : "r"(pair));
+  return result;
 }
 
 // Return (x & y) | z and (x & y) ^ z, in one instruction also where two of them are constants.
@@ -215,19 +248,6 @@ __device__ inline uint32_t and_xor(uint32_t x, uint32_t y, uint32_t z) {
   uint32_t result;
   asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(result) : "r"(x), "r"(y), "r"(z));
   return result;
-}
-
-// Returns x - y, of two 16-bit values each, rounded once. T is __half or __nv_bfloat16.
-template <class T>
-__device__ inline uint32_t subtract_pairs(uint32_t x, uint32_t y) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    constexpr uint32_t kMinusOne = 0xbf80bf80u;
-    uint32_t result;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(y), "r"(kMinusOne), "r"(x));
-    return result;
-  } else {
-    return subtract_halves(x, y);
-  }
 }
 
 // Two codes of e4m3, the lower (half 0) or the upper ones of a word, as float16, exactly.

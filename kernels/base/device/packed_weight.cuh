@@ -18,7 +18,8 @@
 //   integers(words, slice, lane, unit % 2, a)           a slice as the first operand of mma.m16n8k32, of signed whole numbers of eight bits
 //
 // A weight is (code - kOffset) * scale + minimum, and number * kOfInteger * scale + minimum (kOfInteger is 0 if weights are no whole numbers).
-// If kFloatCodes, codes<0> has codes of float8_e4m3fn, and a weight is their value * scale.
+// If kFloatCodes, codes<0> has codes of float8_e4m3fn, and a weight is their value * scale. Formats with a minimum have kCentre, about which their
+// codes lie.
 #pragma once
 
 #include <cstdint>
@@ -99,7 +100,7 @@ struct PackedNibbles {
   static constexpr int kSlices = 1, kBlockUnits = 1;  // slices of a unit, units of a block
   static constexpr int kWords = 3 + (kMinimum ? 1 : 0) + (kFifth ? 2 : 0);
   static constexpr bool kHasMinimum = kMinimum, kTwoScales = false, kShares = false, kFloatCodes = false;
-  static constexpr int kOffset = kMinimum ? 0 : kFifth ? 16 : 8;
+  static constexpr int kOffset = kMinimum ? 0 : kFifth ? 16 : 8, kCentre = kFifth ? 16 : 8;
   static constexpr int kMinimumAt = 32, kFifthAt = kMinimum ? 64 : 32, kCodesAt = kFifthAt + (kFifth ? 64 : 0);
   static constexpr int kGroupBytes = kCodesAt + 256;
 
@@ -233,7 +234,7 @@ struct PackedParts {
   static constexpr int kSlices = 4, kBlockUnits = 2;
   static constexpr int kWords = 8 + 2 + 3 + (kFifth ? 4 : 0);
   static constexpr bool kHasMinimum = true, kTwoScales = false, kShares = true, kFloatCodes = false;
-  static constexpr int kOffset = 0;
+  static constexpr int kOffset = 0, kCentre = kFifth ? 16 : 8;
   static constexpr int kFifthAt = 256, kCodesAt = kFifthAt + (kFifth ? 512 : 0), kGroupBytes = kCodesAt + 2048;
 
   // words: 8 of codes | scale | minimum | three bytes of parts | 4 of fifth bits
@@ -423,7 +424,7 @@ struct PackedBytes {
 struct PackedQ2_K {
   static constexpr int kSlices = 1, kBlockUnits = 8, kWords = 4 + 2 + 2 + 1;
   static constexpr bool kHasMinimum = true, kTwoScales = true, kShares = false, kFloatCodes = false;
-  static constexpr int kOffset = 0;
+  static constexpr int kOffset = 0, kCentre = 2;
   static constexpr int kGroupBytes = 16 * 84, kCodesAt = 256, kScaleAt = 1280, kMinimumAt = 1312;
 
   // words: 4 of codes | two bytes of parts of both rows | scale | minimum | the unit
@@ -705,7 +706,7 @@ template <int kGroup>
 struct PackedGroups {
   static constexpr int kSlices = 1, kBlockUnits = kGroup / 32, kWords = 4;
   static constexpr bool kHasMinimum = true, kTwoScales = false, kShares = false, kFloatCodes = false;
-  static constexpr int kOffset = 0;
+  static constexpr int kOffset = 0, kCentre = 8;
   static constexpr int kZeroAt = 32, kCodesAt = kZeroAt + 16, kGroupBytes = kCodesAt + kGroup * 8;
 
   // words: 2 of codes | scale | zero points

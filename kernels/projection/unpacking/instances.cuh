@@ -10,7 +10,7 @@ namespace prologue::cuda {
 
 template <class Product>
 constexpr UnpackingOutputInstance unpacking_output_of() {
-  return {Product::kTokens, Product::kGroupsOfFormat, Product::kNormWarps, Product::kRounds, unpacking_output_kernel<Product>};
+  return {Product::kTokens, Product::kGroupsOfFormat, Product::kRounds, unpacking_output_kernel<Product>};
 }
 
 template <class T>

@@ -18,8 +18,7 @@ std::span<const UnpackingOutputInstance> output_instances(DType type) {
 
 // There is code for sm_90a only.
 bool runs_here() {
-  const int threads = kUnpackingThreads + bfloat16_unpacking_outputs().front().norm_warps * 32;
-  return hopper_multiprocessors([] { return bfloat16_unpacking_outputs().front().kernel; }, threads, 0) > 0;
+  return hopper_multiprocessors([] { return bfloat16_unpacking_outputs().front().kernel; }, kUnpackingThreadsWithNorm, 0) > 0;
 }
 
 bool has_one_format(const PackedWeight& packed) {
@@ -82,9 +81,10 @@ std::optional<Divided> divide(const ProjectionParams& p, const UnpackingOutputIn
   a.slices = static_cast<int32_t>(p.k / kPackedSliceChannels);
   fill_segments(a.packed, p.packed);
   fill_norm(a, product);
+  if (instance.rounds && a.norm_weight != nullptr && a.float_norm_weight != 0)
+    return {};  // weights are multiplied by one of their type
   a.groups = division.groups;
   while (division.groups << (a.log_splits + 1) <= kUnpackingWarps) ++a.log_splits;
-  if (instance.rounds && unpacking_warps(a) != kUnpackingWarps) return {};  // all meet at its barriers
   a.log_k_blocks = division.log_k_blocks;
   // A warp has half of a large block of a stage, or two slices, at least.
   const int32_t whole = std::max(4, 1 << a.packed.log_unit), of_warp = whole / 2;
@@ -114,7 +114,7 @@ std::optional<Launch> output_of_division(const ProjectionParams& p, const Unpack
   }
   Launch l = output_launch(instance.kernel, d->args, p);
   l.blocks = d->blocks;
-  l.threads = kUnpackingThreads + (p.norm.given != 0 ? instance.norm_warps * 32 : 0);
+  l.threads = p.norm.given != 0 ? kUnpackingThreadsWithNorm : kUnpackingThreads;
   l.cluster_blocks = 1 << division.log_k_blocks;
   l.shared_bytes = d->shared_bytes;
   return l;

@@ -7,16 +7,12 @@
 #include <span>
 
 #include <prologue/kernels/projection/finish/output.cuh>
-#include <prologue/kernels/projection/unpacking/stages.cuh>
+#include <prologue/kernels/projection/unpacking/norm_warps.cuh>
 
 namespace prologue::cuda {
 
-// With a norm a block may have more warps, that weigh x.
 template <class Product>
-inline constexpr int kUnpackingThreadsOf = kUnpackingThreads + Product::kNormWarps * 32;
-
-template <class Product>
-__global__ void __launch_bounds__(PROLOGUE_HOPPER ? kUnpackingThreadsOf<Product> : 32, 1)
+__global__ void __launch_bounds__(PROLOGUE_HOPPER ? kUnpackingThreadsWithNorm : 32, 1)
     unpacking_output_kernel(const __grid_constant__ PackedArgs<UnpackingArgs> a, const __grid_constant__ OutputArgs o) {
 #if PROLOGUE_HOPPER
   using T = typename Product::T;
@@ -31,16 +27,11 @@ __global__ void __launch_bounds__(PROLOGUE_HOPPER ? kUnpackingThreadsOf<Product>
     const int of_y = first_row + (is_up ? group - groups_of_half : group) * kPackedGroupRows;
     return of_y < o.n ? PackedWeights<T>::rows_at(a, int64_t{of_y} + (is_up ? o.n : 0)) : none;
   };
-  open_stages(a, tail, Product::kNormWarps);
+  open_stages(a, tail, Product::kWeighsX);
   __syncthreads();
   let_next_kernel_start();
-  const int norm_threads = a.normed != 0 ? Product::kNormWarps * 32 : 0, thread = static_cast<int>(threadIdx.x);
-  if (thread >= kUnpackingThreads) {
-    if constexpr (Product::kNormWarps != 0) Product::weigh(a, memory, tail);
-    sync_barrier(1, kUnpackingConsumers + norm_threads);
-    return;
-  }
-  if (thread >= kUnpackingConsumers) {
+  const int norm_threads = a.normed != 0 ? kNormWarps * 32 : 0, thread = static_cast<int>(threadIdx.x);
+  if (thread >= kUnpackingConsumers && thread < kUnpackingThreads) {
     const int group = thread % 32;
     fill_stages(a, memory, tail, group < a.groups ? group_of(group) : none);
     return;
@@ -49,15 +40,25 @@ __global__ void __launch_bounds__(PROLOGUE_HOPPER ? kUnpackingThreadsOf<Product>
   {
     Product product;
     const UnpackingWarp warp(a);
-    wait_for_previous_kernels();  // x is waited for anyway; the residual can be seen
-    if (warp.multiplies(a)) {
+    const bool weighs = thread >= kUnpackingThreads, multiplies = !weighs && warp.multiplies(a);
+    if (weighs) {
+      NormWarps<T, Product::kTokens, Product::kWeighsX>(a).run(memory, tail);
+    } else {
+      wait_for_previous_kernels();  // x is waited for anyway; the residual can be seen
+    }
+    if (multiplies) {
       product.multiply(a, memory, tail, group_of(warp.group() / Product::kGroupsOfFormat * Product::kGroupsOfFormat).format);
     }
     sync_barrier(1, kUnpackingConsumers + norm_threads);  // no warp reads the ring after this
-    if (warp.multiplies(a)) product.store(a, warp, sums);
+    if (weighs) return;
+    if (multiplies) product.store(a, warp, sums);
   }
   a.log_k_blocks != 0 ? sync_cluster() : sync_barrier(1, kUnpackingConsumers);
 
+  if (a.normed != 0) {
+    if (thread < a.num_tokens) find_factor(a, tail, thread);
+    sync_barrier(1, kUnpackingConsumers);
+  }
   const int rows = min(rows_of_half, o.n - first_row), groups = rows / kRowsAtOnce;
   const int rank = a.log_k_blocks != 0 ? static_cast<int>(cluster_rank()) : 0, threads = kUnpackingConsumers << a.log_k_blocks;
 #pragma unroll 1
@@ -66,9 +67,8 @@ __global__ void __launch_bounds__(PROLOGUE_HOPPER ? kUnpackingThreadsOf<Product>
     char* const to = address_of_output<T>(o, t, at);
     Packed<T, kRowsAtOnce> residual = {};
     if (o.adds != 0) residual = load_packed<T>(to);
-    const float factor = norm_of_token(a, tail, Product::squares_parts(a), t);
     finish_rows<T>(o, row, rows_of_half, at, to, residual,
-                   [&](int of_block, float(&values)[kRowsAtOnce]) { gather_rows(a, sums, t, of_block, factor, values); });
+                   [&](int of_block, float(&values)[kRowsAtOnce]) { gather_rows(a, tail, sums, t, of_block, values); });
   }
   if (a.log_k_blocks != 0) sync_cluster();  // no other block reads this one's sums after this
 #endif
@@ -79,7 +79,6 @@ __global__ void __launch_bounds__(PROLOGUE_HOPPER ? kUnpackingThreadsOf<Product>
 struct UnpackingOutputInstance {
   int most_tokens;
   int groups_of_format;  // so many groups of 16 rows of a block, from its first on, have one format
-  int norm_warps;        // that a block has more with a norm
   bool rounds;           // weights to 16 bits
   void (*kernel)(PackedArgs<UnpackingArgs>, OutputArgs);
 };

@@ -3,7 +3,8 @@
 // ring in shared memory. The blocks of a cluster have the same rows, and divide k.
 //
 // There are two products: up to 16 tokens are multiplied by codes as they are (codes_product.cuh), more by weights that are rounded to 16 bits
-// (rounded_product.cuh). Both bring the norm's weight to x in the stages.
+// (rounded_product.cuh). Where the call has a norm, three warps more sum the squares of x (norm_warps.cuh), and multiply x by the norm's weight
+// before the first product; the second one multiplies its weights by it.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +22,12 @@ inline constexpr int kMostUnpackingTokens = 64;
 inline constexpr int kUnpackingWarps = 16;  // that may multiply, and that finish
 inline constexpr int kUnpackingConsumers = kUnpackingWarps * 32;
 inline constexpr int kUnpackingThreads = kUnpackingConsumers + 32;  // of which the last warp copies
+inline constexpr int kNormWarps = 3;                                // that a block has more with a norm
+inline constexpr int kUnpackingThreadsWithNorm = kUnpackingThreads + kNormWarps * 32;
 inline constexpr int kMostUnpackingStages = 8;
 inline constexpr int kUnpackingBoxChannels = 64;  // of k: a row of the swizzle
 inline constexpr int kUnpackingBoxRowBytes = 128;
 inline constexpr int kSlicesOfUnpackingBox = kUnpackingBoxChannels / kPackedSliceChannels;
-inline constexpr int kMostSquaresParts = 4;  // of k, whose squares of x are summed apart
 
 struct UnpackingArgs {
   CUtensorMap x;                      // [channel of 64, token, k / 64], of which a stage has one box
@@ -52,9 +54,10 @@ struct UnpackingArgs {
 
 struct UnpackingTail {
   Barrier loaded[kMostUnpackingStages];
-  Barrier weighed[kMostUnpackingStages];  // x, by warps that do nothing else
+  Barrier weighed[kMostUnpackingStages];  // x, by the norm's warps
   Barrier emptied[kMostUnpackingStages];
-  float squares[kMostSquaresParts * kMostUnpackingTokens];  // of x, [part][token]
+  float squares[kNormWarps * kMostUnpackingTokens];  // of x, [warp][token]
+  float factors[kMostUnpackingTokens];               // of the norm
 };
 
 __host__ __device__ inline int boxes_of_stage(const UnpackingArgs& a) { return a.stage_slices / kSlicesOfUnpackingBox; }
@@ -120,13 +123,13 @@ struct UnpackingExtent {
   }
 };
 
-// All threads call it; then a __syncthreads() must follow. norm_warps weigh x and do nothing else.
-__device__ inline void open_stages(const UnpackingArgs& a, UnpackingTail& tail, int norm_warps) {
+// All threads call it; then a __syncthreads() must follow. `weighs`: the norm's warps multiply x by its weight; otherwise they only read x.
+__device__ inline void open_stages(const UnpackingArgs& a, UnpackingTail& tail, bool weighs) {
   if (threadIdx.x != 0) return;
   for (int s = 0; s < a.stages; ++s) {
     tail.loaded[s].init(1);
-    if (norm_warps != 0) tail.weighed[s].init(norm_warps);
-    tail.emptied[s].init(unpacking_warps(a));
+    tail.weighed[s].init(kNormWarps);
+    tail.emptied[s].init(unpacking_warps(a) + (a.normed != 0 && !weighs ? kNormWarps : 0));
   }
   fence_barrier_init();
 }
@@ -200,10 +203,10 @@ class UnpackingWarp {
   int warp_, group_, split_;
 };
 
-// Calls multiply(first slice of the warp's part, its end, where the stage is) for each stage, in a warp that multiplies. wait(stage) returns when x
-// is ready there.
-template <class Wait, class Multiply>
-__device__ __forceinline__ void for_each_stage(const UnpackingArgs& a, UnpackingTail& tail, int split, const Wait& wait,
+// Calls multiply(first slice of the warp's part, its end, where the stage is) for each stage, in a warp that multiplies. If waits_for_norm, the
+// norm's warps multiply x first.
+template <class Multiply>
+__device__ __forceinline__ void for_each_stage(const UnpackingArgs& a, UnpackingTail& tail, int split, bool waits_for_norm,
                                                const Multiply& multiply) {
   const UnpackingExtent extent(a);
   const int of_split = a.stage_slices >> a.log_splits, begin = split * of_split;
@@ -211,7 +214,7 @@ __device__ __forceinline__ void for_each_stage(const UnpackingArgs& a, Unpacking
 #pragma unroll 1
   for (int i = 0; i < extent.count; ++i, stage.advance()) {
     stage.loaded().wait(stage.parity);
-    wait(stage);
+    if (waits_for_norm) stage.weighed().wait(stage.parity);
     multiply(begin, min(begin + of_split, extent.slices_of(a, i)), stage.at);
     __syncwarp();
     if (threadIdx.x % 32 == 0) stage.emptied().arrive();
@@ -221,10 +224,10 @@ __device__ __forceinline__ void for_each_stage(const UnpackingArgs& a, Unpacking
 // Returns the sums [split][token][sums_stride] of the block's rows, where the ring was.
 __device__ inline float* unpacking_sums(unsigned char* memory) { return reinterpret_cast<float*>(memory); }
 
-// Gathers the products of kCount neighbouring rows and a token, from all blocks of the cluster, when all have stored their sums. `factor` is
-// the norm's.
+// Gathers the products of kCount neighbouring rows and a token, from all blocks of the cluster, when all have stored their sums.
 template <int kCount>
-__device__ inline void gather_rows(const UnpackingArgs& a, float* sums, int t, int row, float factor, float (&values)[kCount]) {
+__device__ inline void gather_rows(const UnpackingArgs& a, UnpackingTail& tail, float* sums, int t, int row,
+                                   float (&values)[kCount]) {
 #pragma unroll
   for (float& value : values) value = 0.0f;
 #pragma unroll 1
@@ -232,19 +235,21 @@ __device__ inline void gather_rows(const UnpackingArgs& a, float* sums, int t, i
     const float* const from = a.log_k_blocks == 0 ? sums : in_block_of_cluster(sums, static_cast<uint32_t>(k_block));
     add_up<1>(from + t * a.sums_stride + row, a.num_tokens * a.sums_stride, 1 << a.log_splits, values);
   }
+  if (a.normed == 0) return;
+  const float factor = tail.factors[t];
 #pragma unroll
   for (float& value : values) value *= factor;
 }
 
-// The factor of the norm for a token, whose squares are in `parts` parts.
-__device__ inline float norm_of_token(const UnpackingArgs& a, UnpackingTail& tail, int parts, int t) {
-  if (a.normed == 0) return 1.0f;
+// Finds the norm's factor of token t, when all blocks of the cluster have stored their squares.
+__device__ inline void find_factor(const UnpackingArgs& a, UnpackingTail& tail, int t) {
   float squares = 0.0f;
   for (int k_block = 0; k_block < 1 << a.log_k_blocks; ++k_block) {
     const float* from = a.log_k_blocks == 0 ? tail.squares : in_block_of_cluster(tail.squares, static_cast<uint32_t>(k_block));
-    for (int part = 0; part < parts; ++part) squares += from[part * kMostUnpackingTokens + t];
+#pragma unroll
+    for (int warp = 0; warp < kNormWarps; ++warp) squares += from[warp * kMostUnpackingTokens + t];
   }
-  return reciprocal_root(fmaf(squares, a.inverse_k, a.eps));
+  tail.factors[t] = reciprocal_root(fmaf(squares, a.inverse_k, a.eps));
 }
 
 }  // namespace prologue::cuda

@@ -74,7 +74,8 @@ class Arrivals {
 
  private:
   void store_bytes(uint32_t rank, void* to, const void* from, size_t num_bytes) {
-    if (reinterpret_cast<uintptr_t>(to) % num_bytes != 0) emulator::fail("stores in another block at an address that is not aligned");
+    if (reinterpret_cast<uintptr_t>(to) % num_bytes != 0)
+      emulator::fail("stores in another block at an address that is not aligned");
     std::memcpy(emulator::in_block_of_cluster(to, rank), from, num_bytes);
     auto& there = *static_cast<Arrivals*>(emulator::in_block_of_cluster(this, rank));
     there.missing_ -= static_cast<int64_t>(num_bytes);
@@ -146,33 +147,32 @@ inline uint32_t multiply_add_halves(uint32_t x, uint32_t y, uint32_t z) {
 }
 
 template <class T>
-uint32_t multiply_pairs(uint32_t x, uint32_t y) {
+uint32_t multiply_add_pairs(uint32_t x, uint32_t y, uint32_t z) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    const auto product = [&](int i) {
-      return __bfloat162float({static_cast<uint16_t>(x >> (16 * i))}) * __bfloat162float({static_cast<uint16_t>(y >> (16 * i))});
+    const auto value = [](uint32_t pair, int i) {
+      return static_cast<double>(__bfloat162float({static_cast<uint16_t>(pair >> (16 * i))}));
     };
-    const __nv_bfloat162 result = __floats2bfloat162_rn(product(0), product(1));
+    const auto sum = [&](int i) { return static_cast<float>(value(x, i) * value(y, i) + value(z, i)); };
+    const __nv_bfloat162 result = __floats2bfloat162_rn(sum(0), sum(1));
     return result.x.bits | static_cast<uint32_t>(result.y.bits) << 16;
   } else {
-    return multiply_add_halves(x, y, 0x80008000u);
+    return multiply_add_halves(x, y, z);
   }
 }
+template <class T>
+uint32_t multiply_pairs(uint32_t x, uint32_t y) {
+  return multiply_add_pairs<T>(x, y, 0x80008000u);
+}
+template <class T>
+uint32_t subtract_pairs(uint32_t x, uint32_t y) {
+  return std::is_same_v<T, __nv_bfloat16> ? multiply_add_pairs<T>(y, 0xbf80bf80u, x) : subtract_halves(x, y);
+}
+
+inline uint32_t lower_twice(uint32_t pair) { return (pair & 0xffffu) * 0x10001u; }
+inline uint32_t upper_twice(uint32_t pair) { return (pair >> 16) * 0x10001u; }
 
 inline uint32_t and_or(uint32_t x, uint32_t y, uint32_t z) { return (x & y) | z; }
 inline uint32_t and_xor(uint32_t x, uint32_t y, uint32_t z) { return (x & y) ^ z; }
-
-template <class T>
-uint32_t subtract_pairs(uint32_t x, uint32_t y) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    const auto difference = [&](int i) {
-      return __bfloat162float({static_cast<uint16_t>(x >> (16 * i))}) - __bfloat162float({static_cast<uint16_t>(y >> (16 * i))});
-    };
-    const __nv_bfloat162 result = __floats2bfloat162_rn(difference(0), difference(1));
-    return result.x.bits | static_cast<uint32_t>(result.y.bits) << 16;
-  } else {
-    return subtract_halves(x, y);
-  }
-}
 
 // mma.m16n8k16
 template <class T>
