@@ -17,7 +17,7 @@
 #include <prologue/engine/model/load_model.h>
 #include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/out_of_memory.h>
-#include <prologue/kernels/gemm/backends.h>
+#include <prologue/kernels/internal/run.h>
 #include <prologue/layers/graph/memory_plan.h>
 
 namespace prologue {

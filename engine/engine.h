@@ -28,8 +28,8 @@
 namespace prologue {
 
 // Of products of many tokens with weights in f8_e4m3 (GemmParams::quantize_x). as_dtype: activations are not quantised. fp8: they are; an error
-// if there are packed weights in other formats or none, or if the device has no such products. automatic: on CUDA, fp8 if the model's files say so (W8A8 with
-// dynamic scales) and there is no such error.
+// if there are packed weights in other formats or none, or if the device has no such products. automatic: on CUDA, fp8 if the model's files say so
+// (W8A8 with dynamic scales) and there is no such error.
 enum class ActivationQuantization { automatic, as_dtype, fp8 };
 
 struct EngineOptions {
