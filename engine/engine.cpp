@@ -230,8 +230,8 @@ Result<bool> Engine::choose_activations() const {
                                model_.weight_types, *o.keep_quantized ? "" : ", since keep_quantized is off");
   } else if (on_gpu && o.batch_invariant) {
     problem = unsupported("activations are fp8: they cannot be combined with batch_invariant");
-  } else if (!has_float8_gemm(execution_.device)) {
-    problem = unsupported("activations are fp8: that needs a GPU of compute capability 9.0 and cuBLASLt 12.9 or later");
+  } else if (const Status found = check_float8_gemm(execution_.device); !found.ok()) {
+    problem = error_status(found.code(), "activations are fp8: ", found.message());
   }
   if (problem.ok()) return true;
   if (is_wanted) return problem;

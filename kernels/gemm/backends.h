@@ -1,6 +1,6 @@
 // Internal functions that gemm() calls after validate() of gemm.h has made all checks.
 //   run_validated   runs a call that validate() accepts; checks nothing
-//   has_float8_gemm whether products with quantize_x are fast: cuBLASLt has them for this GPU (the CPU: always)
+//   check_float8_gemm  unsupported, with what is missing, if products with quantize_x are slow on this GPU: cuBLASLt does not make them. CPU: OK
 //   cpu::, cuda::   the backends; the call is valid and not empty
 #pragma once
 
@@ -11,7 +11,7 @@
 namespace prologue {
 
 PROLOGUE_API Status run_validated(const GemmParams& params, GemmContext& context, const Execution& execution);
-PROLOGUE_API bool has_float8_gemm(Device device);
+PROLOGUE_API Status check_float8_gemm(Device device);
 
 namespace cpu {
 struct QuantizedKernels;
@@ -23,7 +23,7 @@ Status gemm(const GemmParams& params, GemmContext& context, const Execution& exe
 namespace cuda {
 Result<std::unique_ptr<GemmContext>> create_gemm_context(bool own_workspace);
 Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution);
-bool has_float8_gemm();
+Status check_float8_gemm();
 }  // namespace cuda
 
 }  // namespace prologue

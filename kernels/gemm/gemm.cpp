@@ -142,7 +142,9 @@ Status run_validated(const GemmParams& params, GemmContext& context, const Execu
   return catch_out_of_memory([&] { return dispatch(execution, cpu::gemm, cuda::gemm, params, context); });
 }
 
-bool has_float8_gemm(Device device) { return device == Device::cpu || cuda::has_float8_gemm(); }
+Status check_float8_gemm(Device device) {
+  return catch_out_of_memory([&] { return device == Device::cpu ? Status() : cuda::check_float8_gemm(); });
+}
 
 Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(validate(params, context, execution));

@@ -450,11 +450,40 @@ Status gemm(const GemmParams& params, GemmContext& context, const Execution& exe
                     [&](const GemmParams& part) { return run_dense(part, context, execution); });
 }
 
-bool has_float8_gemm() {
-  const Result<DeviceLimits> device = current_device();
-  if (!PROLOGUE_HAS_FLOAT8_SCALES || !device.ok() || device->major != 9) return false;
-  const Result<CublasLt> lt = cublaslt();
-  return lt.ok() && lt->version() >= kFirstCublasLtWithScales;
+// Asks cuBLASLt for a small product with each kind of scales, without and with a bias. Host work only.
+Status check_float8_gemm() {
+  PROLOGUE_ASSIGN_OR_RETURN(const DeviceLimits device, current_device());
+  if (device.major != 9) {
+    return unsupported("products of float8 need a GPU of compute capability 9.0: this one has ", device.major, ".", device.minor);
+  }
+  PROLOGUE_ASSIGN_OR_RETURN(const std::unique_ptr<GemmContext> created, create_gemm_context(false));
+  auto& context = static_cast<CudaGemmContext&>(*created);
+  if (std::min<size_t>(context.lt.version(), CUBLAS_VERSION) < kFirstCublasLtWithScales) {
+    return unsupported("products of float8 need cuBLASLt 12.9 or later: this one is ", context.lt.version(),
+                       ", and that of the build was ", CUBLAS_VERSION);
+  }
+  alignas(256) static unsigned char never_read[256];
+  for (const WeightScaling scaling : {WeightScaling::rows, WeightScaling::squares, WeightScaling::blocks}) {
+    for (const bool bias : {false, true}) {
+      Float8Product product;
+      product.scaling = scaling;
+      product.x_scales = product.weight_scales = reinterpret_cast<const float*>(never_read);
+      GemmParams p;
+      p.m = 128;
+      p.n = p.y_stride = 256;
+      p.k = p.x_stride = 512;
+      p.dtype = p.y_dtype = DType::bf16;
+      p.x = p.weight = p.y = never_read;
+      p.bias = bias ? never_read : nullptr;
+      p.packed.num_segments = 1;
+      p.quantize_x = DType::fp8_e4m3;
+      Result<Problem> problem = Problem::make(context.lt, p, p.m, &product);
+      if (problem.ok() && problem->choose(context, plan_key(p, &product))) continue;
+      return unsupported("products of float8 with scales of ", weight_scaling_name(scaling), bias ? " and a bias" : "",
+                         ": cuBLASLt ", context.lt.version(), " has none for this GPU");
+    }
+  }
+  return {};
 }
 
 }  // namespace prologue::cuda

@@ -103,7 +103,7 @@ Result<bool> multiply_float8(const Float8Product& product, const Execution& exec
 
 }  // namespace
 
-bool has_float8_gemm() { return true; }
+Status check_float8_gemm() { return {}; }
 
 Result<std::unique_ptr<GemmContext>> create_gemm_context(bool own_workspace) {
   PROLOGUE_ASSIGN_OR_RETURN(std::unique_ptr<GemmContext> of_cpu, cpu::create_gemm_context());

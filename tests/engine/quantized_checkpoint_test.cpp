@@ -433,7 +433,7 @@ TEST_P(Float8Activations, NeedWeightsThatStayQuantised) {
 // In float32 every step on CUDA makes separate products, which quantise x as those of the CPU do; a rounding before that may choose the next code.
 TEST_P(Float8Activations, HaveTheLogitsOfTheCpu_cuda) {
   if (!check_gpu().ok()) GTEST_SKIP() << check_gpu().message();
-  if (!kind().is_float || !has_float8_gemm(Device::cuda)) GTEST_SKIP() << "no products of float8";
+  if (!kind().is_float || !check_float8_gemm(Device::cuda).ok()) GTEST_SKIP() << "no products of float8";
   write(true);
   std::vector<std::vector<float>> logits;
   for (const Device device : {Device::cpu, Device::cuda}) {
@@ -453,7 +453,7 @@ TEST_P(Float8Activations, AreWhatTheFilesSay_cuda) {
   write(true);
   const auto checkpoint = Checkpoint::open(directory_.path());
   ASSERT_TRUE(checkpoint.ok());
-  const bool supported = has_float8_gemm(Device::cuda);
+  const bool supported = check_float8_gemm(Device::cuda).ok();
   const auto automatic = load(Device::cuda, ActivationQuantization::automatic);
   ASSERT_TRUE(automatic.ok()) << automatic.status().message();
   EXPECT_EQ((*automatic)->quantizes_activations(), supported && (*checkpoint)->quantizes_activations());
