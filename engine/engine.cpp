@@ -226,8 +226,9 @@ Result<bool> Engine::choose_activations() const {
   const std::vector<WeightFormat>& formats = model_.weight_formats;
   Status problem;
   if (formats != std::vector{WeightFormat::f8_e4m3}) {
-    problem = invalid_argument("activations are fp8: the weights that stay quantised must be f8_e4m3, all of them, but the weights are held as ",
-                               model_.weight_types, *o.keep_quantized ? "" : ", since keep_quantized is off");
+    problem = invalid_argument("activations are fp8: the weights that stay quantised must be f8_e4m3, all of them, but the ",
+                               "weights are held as ", model_.weight_types,
+                               *o.keep_quantized ? "" : ", since keep_quantized is off");
   } else if (on_gpu && o.batch_invariant) {
     problem = unsupported("activations are fp8: they cannot be combined with batch_invariant");
   } else if (const Status found = check_float8_gemm(execution_.device); !found.ok()) {
