@@ -99,7 +99,7 @@ void run_float8_parts(bench::Bench& bench) {
         auto* const scales = static_cast<float*>(setup.shared(n * (k / 128 + 4) * 4, DType::f32));
         return bench::Case{bytes + n * k, [=](const Execution& execution, int64_t rotation) {
                              const PackedRows rows = {data[static_cast<size_t>(rotation)], WeightFormat::f8_e4m3, n, scaling};
-                             return cuda::unpack_float8(rows, scaling, k, 0, n, codes, scales, execution.stream);
+                             return cuda::unpack_float8(rows, scaling, k, 0, n, codes, scales, n, execution.stream);
                            }};
       });
     }

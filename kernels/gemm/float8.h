@@ -73,10 +73,10 @@ struct QuantizeXParams {
 };
 Status quantize_x(const QuantizeXParams& params, CUstream_st* stream);
 
-// Sets codes [num_rows, k] to those of rows first_row, first_row + 1, ... of packed rows of f8_e4m3, and `scales` as Float8Product has them.
-// first_row is a multiple of 16.
+// Sets codes [num_rows, k] to those of rows first_row, first_row + 1, ... of packed rows of f8_e4m3, and `scales` as Float8Product has them, for a
+// part of its n = scale_stride rows. first_row is a multiple of 16.
 Status unpack_float8(const PackedRows& rows, WeightScaling scaling, int64_t k, int64_t first_row, int64_t num_rows,
-                     uint8_t* codes, float* scales, CUstream_st* stream);
+                     uint8_t* codes, float* scales, int64_t scale_stride, CUstream_st* stream);
 
 // Multiplies in float32, any sizes and alignment.
 Status multiply_float8_plainly(const Float8Product& product, CUstream_st* stream);
@@ -90,6 +90,22 @@ constexpr int64_t scale_bytes_of_row(int64_t k) { return k / kFloat8Block * 4; }
 // Returns how many rows and their scales fit, each row with a scale for each block; a part of `bytes` is for alignment and further scales.
 constexpr int64_t rows_that_fit(int64_t bytes, int64_t k) {
   return (bytes - 4 * kAlignment - 4 * scale_bytes_of_row(k) - 16) / (k + scale_bytes_of_row(k));
+}
+
+// Returns the end of the segments from `begin` on whose rows are multiplied as those of one: that have its scaling, and begin where a group of 16
+// rows, or a square of scales, does.
+inline int32_t end_of_run(const PackedWeight& weight, int32_t begin) {
+  const WeightScaling scaling = weight.segments[begin].scaling;
+  const int64_t multiple = scaling == WeightScaling::squares ? kFloat8Block : kPackedGroupRows;
+  int32_t end = begin + 1;
+  while (end < weight.num_segments && weight.segments[end].scaling == scaling && weight.segments[end - 1].rows % multiple == 0)
+    ++end;
+  return end;
+}
+
+// Returns how many scales of a product are before those of its row `row`, in the first block of channels.
+constexpr int64_t scales_before(WeightScaling scaling, int64_t row, int64_t k) {
+  return scaling == WeightScaling::squares ? row / kFloat8Block * round_up(k / kFloat8Block, int64_t{4}) : row;
 }
 
 // Runs a product, in two parts if `multiply` does not take it because m is no multiple of 4: most rows, then the last 4, of which up to 3 are
@@ -144,23 +160,35 @@ Status run_float8(const GemmParams& params, const Float8Room& room, CUstream_st*
     product.y_stride = params.y_stride;
     product.bias = params.bias;
     auto* y = static_cast<unsigned char*>(params.y) + token * params.y_stride * dtype_size(params.y_dtype);
-    for (int32_t s = 0; s < params.packed.num_segments; ++s) {
-      const PackedRows& rows = params.packed.segments[s];
-      const bool whole_rows = rows.scaling == WeightScaling::rows;
+    for (int32_t begin = 0, end = 0; begin < params.packed.num_segments; begin = end) {
+      const PackedRows* const segments = params.packed.segments;
+      end = float8::end_of_run(params.packed, begin);
+      int64_t num_rows = 0;
+      for (int32_t s = begin; s < end; ++s) num_rows += segments[s].rows;
+      const WeightScaling scaling = segments[begin].scaling;
+      const bool whole_rows = scaling == WeightScaling::rows;
       if (!is_quantized || whole_rows != of_x.whole_rows) {
         of_x.whole_rows = whole_rows;
         PROLOGUE_RETURN_IF_ERROR(quantize_x(of_x, stream));
         is_quantized = true;
       }
-      const int64_t rows_at_once = rows_of_pieces(rows.rows, most_rows);
+      const int64_t rows_at_once = rows_of_pieces(num_rows, most_rows);
       // Pieces that begin within a square have a scale for each block.
-      const bool in_squares = rows_at_once % kFloat8Block == 0 || rows_at_once >= rows.rows;
-      product.scaling = rows.scaling == WeightScaling::squares && !in_squares ? WeightScaling::blocks : rows.scaling;
-      for (int64_t first = 0; first < rows.rows; first += product.n) {
-        product.n = std::min(rows_at_once, rows.rows - first);
+      const bool in_squares = rows_at_once % kFloat8Block == 0 || rows_at_once >= num_rows;
+      product.scaling = scaling == WeightScaling::squares && !in_squares ? WeightScaling::blocks : scaling;
+      for (int64_t first = 0; first < num_rows; first += product.n) {
+        product.n = std::min(rows_at_once, num_rows - first);
         if (product.n > kPackedGroupRows) product.n -= product.n % kPackedGroupRows;  // what is left is a piece
         auto* const weight_scales = reinterpret_cast<float*>(at(room.weight, product.n * k));
-        PROLOGUE_RETURN_IF_ERROR(unpack_float8(rows, product.scaling, k, first, product.n, room.weight, weight_scales, stream));
+        int64_t segment_at = 0;  // in the run
+        for (int32_t s = begin; s < end; segment_at += segments[s++].rows) {
+          const int64_t from = std::max(first, segment_at), to = std::min(first + product.n, segment_at + segments[s].rows);
+          if (from >= to) continue;
+          const int64_t in_piece = from - first;
+          PROLOGUE_RETURN_IF_ERROR(
+              unpack_float8(segments[s], product.scaling, k, from - segment_at, to - from, room.weight + in_piece * k,
+                            weight_scales + float8::scales_before(product.scaling, in_piece, k), product.n, stream));
+        }
         product.weight = room.weight;
         product.weight_scales = weight_scales;
         product.y = y;

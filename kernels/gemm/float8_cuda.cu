@@ -120,6 +120,7 @@ struct UnpackFloat8Args {
   WeightScaling scaling;
   int64_t k;
   int64_t num_rows;
+  int64_t scale_stride;  // of WeightScaling::blocks
 };
 
 // blockIdx.y is the group of 16 rows. A warp has a block of 128 channels of them: a lane loads 4 channels of 4 rows at a time, and stores 16
@@ -158,7 +159,7 @@ __global__ void __launch_bounds__(kMostWarps * 32)
       for (int64_t i = blocks; block == blocks - 1 && i < stride; ++i) of_squares[i] = 0.0f;
       return;
     }
-    case WeightScaling::blocks: scales[block * args.num_rows + row] = scale; return;
+    case WeightScaling::blocks: scales[block * args.scale_stride + row] = scale; return;
   }
 }
 
@@ -241,10 +242,14 @@ Status quantize_x(const QuantizeXParams& params, cudaStream_t stream) {
 }
 
 Status unpack_float8(const PackedRows& rows, WeightScaling scaling, int64_t k, int64_t first_row, int64_t num_rows,
-                     uint8_t* codes, float* scales, cudaStream_t stream) {
+                     uint8_t* codes, float* scales, int64_t scale_stride, cudaStream_t stream) {
   const int64_t group_bytes = packed_weight_bytes(rows.format, kPackedGroupRows, k);
   const UnpackFloat8Args args = {static_cast<const unsigned char*>(rows.data) + first_row / kPackedGroupRows * group_bytes,
-                                 group_bytes, scaling, k, num_rows};
+                                 group_bytes,
+                                 scaling,
+                                 k,
+                                 num_rows,
+                                 scale_stride};
   const int64_t warps = k / kFloat8Block, blocks = divide_up(warps, int64_t{kMostWarps});
   const dim3 grid(grid_extent(blocks), grid_extent(divide_up(num_rows, kPackedGroupRows)));
   return launch("gemm unpack_float8", unpack_float8_kernel, {grid, static_cast<unsigned>(divide_up(warps, blocks) * 32)}, stream,

@@ -232,14 +232,16 @@ TEST_P(Float8Gemm, Float16ToFloat32MatchesTheFormula) { expect_matches_reference
 TEST_P(Float8Gemm, SegmentsOfEveryScaling) {
   uint64_t seed = 300;
   using enum WeightScaling;
-  for (const auto& segments :
-       std::vector<std::vector<std::pair<WeightScaling, int64_t>>>{{{rows, 48}, {rows, 16}, {rows, 16}},
-                                                                   {{squares, 272}, {squares, 40}},
-                                                                   {{rows, 33}, {squares, 130}, {blocks, 16}, {rows, 5}},
-                                                                   {{squares, 0}, {squares, 160}, {blocks, 0}}}) {
-    for (const int64_t m : {8, 30}) {
-      SCOPED_TRACE(testing::Message() << "case " << seed << ", m " << m);
-      expect_matches<BFloat16, BFloat16>(make_problem<BFloat16>(m, 512, segments, true, 8, seed++));
+  for (const auto& segments : std::vector<std::vector<std::pair<WeightScaling, int64_t>>>{
+           {{rows, 48}, {rows, 16}, {rows, 16}},
+           {{squares, 272}, {squares, 40}},
+           {{rows, 33}, {squares, 130}, {blocks, 16}, {rows, 5}},
+           {{squares, 0}, {squares, 160}, {blocks, 0}},
+           {{squares, 128}, {squares, 128}, {squares, 256}, {squares, 44}},
+           {{blocks, 32}, {blocks, 48}, {blocks, 20}, {blocks, 16}}}) {
+    for (const auto& [m, k] : {std::pair<int64_t, int64_t>{8, 512}, {30, 512}, {8, 128}, {5, 256}}) {
+      SCOPED_TRACE(testing::Message() << "case " << seed << ", m " << m << ", k " << k);
+      expect_matches<BFloat16, BFloat16>(make_problem<BFloat16>(m, k, segments, true, 8, seed++));
     }
   }
 }
@@ -405,7 +407,7 @@ TEST(UnpackFloat8, HasTheCodesAndScalesOfTheRows_cuda) {
       uint8_t* const codes = arena.output<uint8_t>(count * k, 16);
       float* const scales = arena.output<float>(count * (blocks + 4), 16);
       const Status status = arena.run([&](const Execution& execution) {
-        return cuda::unpack_float8(rows, scaling, k, first, count, codes, scales, execution.stream);
+        return cuda::unpack_float8(rows, scaling, k, first, count, codes, scales, count, execution.stream);
       });
       ASSERT_TRUE(status.ok()) << status.message();
       const std::vector<uint8_t> got = arena.read(codes);
