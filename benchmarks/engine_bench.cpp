@@ -74,9 +74,11 @@ class EngineBench {
     result_["model"] = engine_->config().name;
     result_["dtype"] = dtype_name(engine_->dtype());
     result_["weights"] = engine_->weight_types();
+    result_["fp8_activations"] = engine_->quantizes_activations();
     result_["weight_bytes"] = engine_->weight_bytes();
-    std::printf("%s\n%s, %s, loaded in %.1f s\n", device.c_str(), engine_->config().name.c_str(), dtype_name(engine_->dtype()),
-                engine_->load_seconds());
+    std::printf("%s\n%s, %s, weights as %s%s, loaded in %.1f s\n", device.c_str(), engine_->config().name.c_str(),
+                dtype_name(engine_->dtype()), engine_->weight_types().c_str(),
+                engine_->quantizes_activations() ? ", prompts with fp8 activations" : "", engine_->load_seconds());
 
     using Section = Status (EngineBench::*)();
     const std::vector<std::pair<std::string, Section>> sections = {{"first-token", &EngineBench::first_token},
@@ -440,7 +442,7 @@ class EngineBench {
 
 int main_of(int argc, char** argv) {
   Options options;
-  std::string device = "auto", dtype = "auto";
+  std::string device = "auto", dtype = "auto", activations = "auto";
   bool keep_quantized = false, no_overlap = false, no_cuda_graphs = false, unfused_projections = false;
   std::vector<std::string> workload_words;
   for (const std::string_view name : workload_names()) workload_words.emplace_back(name);
@@ -474,6 +476,8 @@ int main_of(int argc, char** argv) {
   app.add_option("--dtype", dtype, "auto: bfloat16 on CUDA, and on the CPU float32 with quantised weights as the file has them")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}));
   app.add_flag("--keep-quantized", keep_quantized, "quantised weights stay as the file has them");
+  app.add_option("--activations", activations, "of prompts, with weights that stay float8: auto, as the model's files say")
+      ->check(CLI::IsMember({"auto", "16bit", "fp8"}));
   app.add_option("--threads", options.engine.num_threads, "CPU threads; 0 = one per CPU")->check(CLI::NonNegativeNumber);
   app.add_option("--parallel", options.engine.max_seqs, "sequences of one step; 0 = the engine's choice")
       ->check(CLI::NonNegativeNumber);
@@ -489,6 +493,8 @@ int main_of(int argc, char** argv) {
   if (device != "auto") options.engine.device = devices.at(device);
   if (dtype != "auto") options.engine.dtype = dtypes.at(dtype);
   if (keep_quantized) options.engine.keep_quantized = true;
+  if (activations == "16bit") options.engine.activations = ActivationQuantization::as_dtype;
+  if (activations == "fp8") options.engine.activations = ActivationQuantization::fp8;
   options.engine.overlap = !no_overlap;
   options.engine.cuda_graphs = !no_cuda_graphs;
   options.engine.fused_projections = !unfused_projections;

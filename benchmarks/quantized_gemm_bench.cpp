@@ -1,8 +1,9 @@
 // Measures gemm with packed weights. On the CPU: every format, on two shapes of the demo model and two of an 8B model, beside a plain read
 // of as many bytes; and the other instruction sets that this processor has. On CUDA, where weights are made dense for many rows of x: making
-// a piece of them dense alone, and whole products beside those of dense weights.
+// a piece of them dense alone, and whole products beside those of dense weights; and float8 weights by quantised x (w8a8), with its parts.
 #include <prologue/kernels/base/host/parallel.h>
 #include <prologue/kernels/gemm/backends.h>
+#include <prologue/kernels/gemm/float8.h>
 #include <prologue/kernels/gemm/quantized_cpu.h>
 #include <prologue/kernels/gemm/unpack.h>
 
@@ -86,9 +87,45 @@ void run_unpack(bench::Bench& bench, WeightFormat format) {
   }
 }
 
+// The parts of a product of float8 by float8: codes of 8192 or 2048 rows of weights, and of 2048 tokens.
+void run_float8_parts(bench::Bench& bench) {
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{8192, 4096}, {2048, 14336}}) {
+    for (const WeightScaling scaling : {WeightScaling::rows, WeightScaling::squares, WeightScaling::blocks}) {
+      bench.run(str_cat("unpack_float8 ", weight_scaling_name(scaling), " ", n, "x", k), [&, n = n, k = k](bench::Setup& setup) {
+        const int64_t bytes = packed_weight_bytes(WeightFormat::f8_e4m3, n, k);
+        setup.rotate_cold(bytes);
+        const auto data = setup.rotated(bytes, DType::f16);
+        auto* const codes = static_cast<uint8_t*>(setup.shared(n * k, DType::f16));
+        auto* const scales = static_cast<float*>(setup.shared(n * (k / 128 + 4) * 4, DType::f32));
+        return bench::Case{bytes + n * k, [=](const Execution& execution, int64_t rotation) {
+                             const PackedRows rows = {data[static_cast<size_t>(rotation)], WeightFormat::f8_e4m3, n, scaling};
+                             return cuda::unpack_float8(rows, scaling, k, 0, n, codes, scales, n, execution.stream);
+                           }};
+      });
+    }
+  }
+  for (const int64_t k : {4096, 14336}) {
+    for (const bool whole_rows : {true, false}) {
+      bench.run(str_cat("quantize_x ", whole_rows ? "rows" : "blocks", " 2048x", k), [&](bench::Setup& setup) {
+        cuda::QuantizeXParams p;
+        p.m = 2048;
+        p.k = p.x_stride = k;
+        p.dtype = DType::bf16;
+        p.x = setup.shared(p.m * k * 2, DType::bf16);
+        p.whole_rows = whole_rows;
+        p.codes = static_cast<uint8_t*>(setup.shared(p.m * k, DType::f16));
+        p.scales = static_cast<float*>(setup.shared(p.m * (k / 128) * 4, DType::f32));
+        return bench::Case{p.m * k * 3,
+                           [=](const Execution& execution, int64_t) { return cuda::quantize_x(p, execution.stream); }};
+      });
+    }
+  }
+}
+
 // Bytes are those of the weights as they are in memory, x and y. A product of packed weights is compared with that of dense ones.
 bench::Case product_on_cuda(bench::Setup& setup, GemmContext& context, WeightFormat format, const Shape& shape, int64_t m,
-                            const std::string& reference) {
+                            const std::string& reference, DType quantize_x = DType::unset,
+                            WeightScaling scaling = WeightScaling::blocks) {
   const bool packed = format != WeightFormat::dense;
   const int64_t bytes = packed ? packed_weight_bytes(format, shape.n, shape.k) : shape.n * shape.k * 2;
   setup.rotate(bytes);
@@ -101,7 +138,8 @@ bench::Case product_on_cuda(bench::Setup& setup, GemmContext& context, WeightFor
   p.x = setup.shared(m * p.k * 2, DType::bf16);
   p.y = setup.shared(m * p.n * 2, DType::bf16);
   p.y_stride = shape.n;
-  if (packed) p.packed = {1, {{nullptr, format, p.n}}};
+  if (packed) p.packed = {1, {{nullptr, format, p.n, scaling}}};
+  p.quantize_x = quantize_x;
   return {bytes + m * (p.k + p.n) * 2,
           [=, &context](const Execution& execution, int64_t rotation) mutable {
             (packed ? p.packed.segments[0].data : p.weight) = weights[static_cast<size_t>(rotation)];
@@ -112,15 +150,24 @@ bench::Case product_on_cuda(bench::Setup& setup, GemmContext& context, WeightFor
 
 void run_cuda(bench::Bench& bench) {
   for (const WeightFormat format : kFormats) run_unpack(bench, format);
+  run_float8_parts(bench);
   const auto context = bench.gemm_context();
   for (const Shape& shape : {Shape{"8b_qkv", 6144, 4096}, Shape{"8b_gate_up", 28672, 4096}, Shape{"8b_down", 4096, 14336}}) {
-    for (const int64_t m : {128, 512, 2048, 8192}) {
+    // 2047: products with scales of blocks are of multiples of 4, and the last rows are one by themselves.
+    for (const int64_t m : {128, 512, 2047, 2048, 8192}) {
+      if (m == 2047 && shape.n != 28672) continue;
       const auto name = [&](WeightFormat format) {
         return str_cat(weight_format_name(format), " ", shape.name, " ", shape.n, "x", shape.k, " M=", m);
       };
       const std::string dense = name(WeightFormat::dense);
-      for (const WeightFormat format : {WeightFormat::dense, WeightFormat::q8_0, WeightFormat::q4_k}) {
+      for (const WeightFormat format : {WeightFormat::dense, WeightFormat::q8_0, WeightFormat::q4_k, WeightFormat::f8_e4m3}) {
         bench.run(name(format), [&](bench::Setup& setup) { return product_on_cuda(setup, *context, format, shape, m, dense); });
+      }
+      for (const WeightScaling scaling : {WeightScaling::rows, WeightScaling::squares, WeightScaling::blocks}) {
+        bench.run(str_cat("w8a8 ", weight_scaling_name(scaling), " ", shape.name, " ", shape.n, "x", shape.k, " M=", m),
+                  [&](bench::Setup& setup) {
+                    return product_on_cuda(setup, *context, WeightFormat::f8_e4m3, shape, m, dense, DType::fp8_e4m3, scaling);
+                  });
       }
     }
   }

@@ -483,11 +483,21 @@ PROLOGUE_C_API const char* prologue_weight_format_name(prologue_weight_format fo
 // `cols` is a multiple of prologue_weight_block_elements.
 PROLOGUE_C_API int64_t prologue_packed_weight_bytes(prologue_weight_format format, int64_t rows, int64_t cols);
 
+// Says which scales of f8_e4m3 rows are equal. Whoever makes the rows knows it; nothing reads it from the data. It changes no weight, but how x is
+// quantised with it (section gemm), and how many scales a product needs.
+typedef int32_t prologue_weight_scaling;
+enum {
+  PROLOGUE_WEIGHT_SCALING_BLOCKS = 0,   // each block has a scale of its own
+  PROLOGUE_WEIGHT_SCALING_ROWS = 1,     // all blocks of a row have the same scale
+  PROLOGUE_WEIGHT_SCALING_SQUARES = 2,  // rows 128 i to 128 i + 127 have the same scales: one for each 128 x 128 values
+};
+
 // Holds rows of a weight in one format, packed. On the CPU any alignment, of which 64 bytes are fastest; on CUDA 16 bytes.
 typedef struct prologue_packed_rows {
   const void* data;
   prologue_weight_format format;
   int64_t rows;
+  prologue_weight_scaling scaling;  // must be `blocks` in other formats than f8_e4m3
 } prologue_packed_rows;
 PROLOGUE_C_API void prologue_packed_rows_init(prologue_packed_rows* value);
 
@@ -1552,6 +1562,20 @@ PROLOGUE_C_API prologue_status prologue_paged_attention(
 // float32 cannot hold are infinite there); a block of weights whose scale or minimum is not finite
 // gives NaN or infinities in its column only. An x_scale * scale that float32 cannot hold is infinite.
 //
+// Quantised x: with quantize_x = fp8_e4m3 both sides of the product are float8 (W8A8). The weights must be packed, all segments in f8_e4m3.
+// For each segment a row of x is quantised in groups: all its k elements if the segment's `scaling` is `rows`, else each 128 channels:
+//   largest = the largest magnitude of the group;  x_scale = largest / 448;  code = e4m3(x * (1 / x_scale))
+// Each / and * is rounded to float32. e4m3() rounds to the nearest number of float8_e4m3fn, ties to even, at most 448 in magnitude. If 1 / x_scale
+// is not finite (largest is 0, or below 2^-119) the scale and the codes are 0. If an element is NaN or infinite, the scale is NaN and the codes
+// are 0, so that the row of y is NaN.
+//   y[m, n] = sum over blocks of 128 channels of (sum of code_of_x * code_of_weight) * (x_scale * weight_scale)  (+ bias[n])
+// On the CPU the sum of a block is that of f8_e4m3 above, with codes in place of x, and each product and sum is rounded once: the same bits for
+// every M, number of threads and instruction set. On CUDA codes and scales of x have the same bits as on the CPU, and cuBLASLt multiplies the
+// codes on tensor cores, whose sums lose some bits (docs/numerics.md). That takes compute capability 9.0, cuBLASLt 12.9 or later, rows of y that are
+// aligned to 16 bytes, segments that begin at columns that keep this, and, but for `rows`, 4 rows of x or more. Elsewhere, and for the last rows of a
+// segment that are no multiple of 16, a simple kernel multiplies, slowly. Of the scales that `scaling` says are equal, CUDA reads one. The codes 0x7f
+// and 0xff of a weight are NaN on CUDA, and 480 and -480 on the CPU. On CUDA it cannot be combined with batch_invariant (unsupported).
+//
 // The operation never throws, allocates or synchronises; on CUDA it can be captured into a graph.
 
 typedef struct prologue_gemm_params {
@@ -1568,6 +1592,7 @@ typedef struct prologue_gemm_params {
   int64_t y_stride;
   bool batch_invariant;           // a row of y has the same bits for every m
   prologue_packed_weight packed;  // instead of `weight`
+  prologue_dtype quantize_x;      // fp8_e4m3: x is quantised, too; unset: it is not
   uint64_t reserved[4];           // zeros
 } prologue_gemm_params;
 PROLOGUE_C_API void prologue_gemm_params_init(prologue_gemm_params* value);

@@ -164,6 +164,9 @@ WEIGHT_FORMAT_MXFP4 = 15
 WEIGHT_FORMAT_I4_32 = 16
 WEIGHT_FORMAT_I4_64 = 17
 WEIGHT_FORMAT_I4_128 = 18
+WEIGHT_SCALING_BLOCKS = 0
+WEIGHT_SCALING_ROWS = 1
+WEIGHT_SCALING_SQUARES = 2
 ROPE_PRECISION_REFERENCE = 0
 ROPE_PRECISION_EXACT = 1
 ROPE_SCALING_KIND_NONE = 0
@@ -376,6 +379,7 @@ class PackedRows(_Struct):
         ("data", c_void_p),
         ("format", c_int32),
         ("rows", c_int64),
+        ("scaling", c_int32),
     ]
 
 
@@ -846,6 +850,7 @@ class GemmParams(_Struct):
         ("y_stride", c_int64),
         ("batch_invariant", c_bool),
         ("packed", PackedWeight),
+        ("quantize_x", c_int32),
         ("reserved", c_uint64 * 4),
     ]
 

@@ -17,6 +17,7 @@
 #include <prologue/engine/model/load_model.h>
 #include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/out_of_memory.h>
+#include <prologue/kernels/internal/run.h>
 #include <prologue/layers/graph/memory_plan.h>
 
 namespace prologue {
@@ -216,6 +217,28 @@ Result<std::vector<int64_t>> Engine::choose_pages(const RunnerConfig& runner, co
   return num_pages;
 }
 
+// Returns whether x of products of many tokens is quantised.
+Result<bool> Engine::choose_activations() const {
+  const EngineOptions& o = options_;
+  const bool on_gpu = execution_.device == Device::cuda, is_wanted = o.activations == ActivationQuantization::fp8;
+  if (o.activations == ActivationQuantization::as_dtype) return false;
+  if (!is_wanted && !(on_gpu && model_.quantizes_activations)) return false;
+  const std::vector<WeightFormat>& formats = model_.weight_formats;
+  Status problem;
+  if (formats != std::vector{WeightFormat::f8_e4m3}) {
+    problem = invalid_argument("activations are fp8: the weights that stay quantised must be f8_e4m3, all of them, but the ",
+                               "weights are held as ", model_.weight_types,
+                               *o.keep_quantized ? "" : ", since keep_quantized is off");
+  } else if (on_gpu && o.batch_invariant) {
+    problem = unsupported("activations are fp8: they cannot be combined with batch_invariant");
+  } else if (const Status found = check_float8_gemm(execution_.device); !found.ok()) {
+    problem = error_status(found.code(), "activations are fp8: ", found.message());
+  }
+  if (problem.ok()) return true;
+  if (is_wanted) return problem;
+  return false;
+}
+
 Status Engine::make_runner() {
   EngineOptions& o = options_;
   const int64_t wanted_context = o.context_length > 0 ? std::min(o.context_length, config().longest_context())
@@ -232,6 +255,8 @@ Status Engine::make_runner() {
   runner.fused = o.fused;
   runner.fused_projections = o.fused_projections;
   runner.rounding = o.rounding;
+  PROLOGUE_ASSIGN_OR_RETURN(quantizes_activations_, choose_activations());
+  runner.float8_activations = quantizes_activations_;
   runner.batch_invariant = o.batch_invariant;
   runner.capture = o.cuda_graphs;
   runner.profile = o.profile;

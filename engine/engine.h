@@ -27,6 +27,11 @@
 
 namespace prologue {
 
+// Of products of many tokens with weights in f8_e4m3 (GemmParams::quantize_x). as_dtype: activations are not quantised. fp8: they are; an error
+// if there are packed weights in other formats or none, or if the device has no such products. automatic: on CUDA, fp8 if the model's files say so
+// (W8A8 with dynamic scales) and there is no such error.
+enum class ActivationQuantization { automatic, as_dtype, fp8 };
+
 struct EngineOptions {
   std::string model_path;        // for load()
   std::optional<Device> device;  // none: a usable GPU if there is one, else the CPU
@@ -36,6 +41,7 @@ struct EngineOptions {
   // the CPU if no dtype is given, else false. On CUDA, true makes steps of few tokens faster, and others slower. A model without such
   // matrices is loaded as with false.
   std::optional<bool> keep_quantized;
+  ActivationQuantization activations = ActivationQuantization::automatic;
   KvFormat kv_format = {};  // of the KV cache, with computed scales (computed_format, kv_format_of); unset: dtype
   KvFormat v_format = {};   // of V in the KV cache; unset: that of K
   int64_t hadamard_block = 0;    // of the Hadamard transform of Q and K, with which a quantised K loses less; 0 = none
@@ -140,6 +146,8 @@ class Engine {
   const std::vector<WeightFormat>& weight_formats() const { return model_.weight_formats; }
   // Returns how the matrices are held, for programs to print: "q4_k and q6_k", "bfloat16".
   const std::string& weight_types() const { return model_.weight_types; }
+  // Returns whether x of products of many tokens is quantised (EngineOptions::activations).
+  bool quantizes_activations() const { return quantizes_activations_; }
   int64_t weight_bytes() const { return model_.weight_bytes; }  // of all weights, on the device
   KvFormat k_format() const {  // of the KV cache
     return options_.kv_format.type == DType::unset ? KvFormat{model_.dtype, KvScaling::none} : options_.kv_format;
@@ -198,6 +206,7 @@ class Engine {
   Status fill_in_defaults();
   Status start();
   Status make_runner();
+  Result<bool> choose_activations() const;
   Result<std::vector<int64_t>> choose_pages(const RunnerConfig& runner, const LayerGroups& groups, int64_t wanted_context);
   Status warm_up();
   Status check_request(const Request& request) const;
@@ -243,6 +252,7 @@ class Engine {
   std::unique_ptr<Scheduler> scheduler_;
   int64_t context_length_ = 0;
   double load_seconds_ = 0.0;
+  bool quantizes_activations_ = false;
   int64_t process_ = 0;  // the process that loaded the engine
 
   // Whoever runs a step holds this.

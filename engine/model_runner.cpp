@@ -31,6 +31,22 @@ int64_t sequence_bucket(int64_t num_seqs) {
   return round_up(num_seqs, kFewSeqs);
 }
 
+bool is_float8(const PackedWeight& weight) {
+  for (int32_t s = 0; s < weight.num_segments; ++s) {
+    if (weight.segments[s].format != WeightFormat::f8_e4m3) return false;
+  }
+  return weight.num_segments > 0;
+}
+
+// Lets the products with float8 weights quantise x, but those of rows that need logits: they are few.
+void quantize_activations(Graph& graph) {
+  for (Node& node : graph.nodes) {
+    auto* const product = std::get_if<GemmParams>(&node.parameters);
+    if (product == nullptr || !is_float8(product->packed)) continue;
+    if (graph.info(node.reads().front()).rows != Rows::logits) product->quantize_x = DType::fp8_e4m3;
+  }
+}
+
 }  // namespace
 
 Result<LayerGroups> layer_groups(const Model& model) {
@@ -145,6 +161,7 @@ Status ModelRunner::make_executors(const StepLimits& limits, const RunnerConfig&
   if (fuses_projections && has_qkv_gemm(execution_.device)) {
     PROLOGUE_ASSIGN_OR_RETURN(graph, fuse_prompt_projections(graph));
   }
+  if (config.float8_activations) quantize_activations(graph);
   PROLOGUE_ASSIGN_OR_RETURN(executor_, GraphExecutor::create(std::move(graph), storage_, limits, execution_, faults));
   return {};
 }

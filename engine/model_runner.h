@@ -45,6 +45,9 @@ struct RunnerConfig {
   // tokens, on GPUs of compute capability 9.0, the prologue is a part of the QKV projection, and a gated activation of its own.
   bool fused_projections = true;
   Rounding rounding = Rounding::once;  // of the fused graph
+  // x of products of many tokens is quantised (GemmParams::quantize_x), where weights are f8_e4m3. Steps of few tokens with one kernel for each
+  // projection, logits and experts are as without.
+  bool float8_activations = false;
   bool batch_invariant = false;
   bool capture = true;  // CUDA graphs
   bool profile = false;

@@ -55,6 +55,7 @@ Status query_scale(const QueryScaleParams&, const Execution&) { return cuda_not_
 Status kv_write(const KvWriteParams&, const Execution&) { return cuda_not_built("kv_write"); }
 
 Result<std::unique_ptr<GemmContext>> create_gemm_context(bool) { return cuda_not_built("gemm"); }
+Status check_float8_gemm() { return cuda_not_built("gemm"); }
 Status gemm(const GemmParams&, GemmContext&, const Execution&) { return cuda_not_built("gemm"); }
 
 Status mla_prologue(const MlaPrologueParams&, const Execution&) { return cuda_not_built("mla_prologue"); }

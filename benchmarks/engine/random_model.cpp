@@ -589,8 +589,11 @@ struct StoredTensor {
 constexpr WeightFormat kDirectoryFormats[] = {WeightFormat::f8_e4m3, WeightFormat::i8, WeightFormat::i4_32, WeightFormat::i4_64,
                                               WeightFormat::i4_128};
 
+constexpr std::string_view kFloat8RowsName = "f8_e4m3_rows";  // compressed-tensors: a scale for each row
+
 // Returns dense for the other formats.
 WeightFormat format_of_directory(std::string_view name) {
+  if (name == kFloat8RowsName) return WeightFormat::f8_e4m3;
   for (const WeightFormat format : kDirectoryFormats) {
     if (name == weight_format_name(format)) return format;
   }
@@ -599,7 +602,7 @@ WeightFormat format_of_directory(std::string_view name) {
 
 bool is_int4(WeightFormat format) { return format != WeightFormat::f8_e4m3 && format != WeightFormat::i8; }
 
-std::vector<StoredTensor> make_stored_tensors(const ModelShape& shape, WeightFormat format) {
+std::vector<StoredTensor> make_stored_tensors(const ModelShape& shape, WeightFormat format, bool scales_of_rows) {
   std::vector<StoredTensor> tensors;
   int64_t offset = 0;
   const auto add = [&](std::string name, Contents contents, int64_t rows, int64_t columns, double deviation) {
@@ -620,7 +623,7 @@ std::vector<StoredTensor> make_stored_tensors(const ModelShape& shape, WeightFor
     }
     add(name, quantised ? Contents::codes : Contents::weights, rows, columns, deviation);
     if (!quantised) return;
-    if (format == WeightFormat::f8_e4m3) {
+    if (format == WeightFormat::f8_e4m3 && !scales_of_rows) {
       add(name + "_scale_inv", Contents::scales, divide_up<int64_t>(rows, 128), divide_up<int64_t>(columns, 128), deviation);
     } else {
       add(name + "_scale", Contents::scales, rows, 1, deviation);
@@ -766,12 +769,16 @@ std::string json_text(std::string_view text) {
   return json + "\"";
 }
 
-std::string make_config(const ModelShape& shape, WeightFormat format) {
+std::string make_config(const ModelShape& shape, WeightFormat format, bool scales_of_rows) {
   const std::string quantization =
       is_int4(format)
           ? str_cat(
                 R"({"quant_method": "gptq", "bits": 4, "desc_act": false, "sym": true, "checkpoint_format": "gptq", "group_size": )",
                 weight_block_elements(format), "}")
+      : format == WeightFormat::f8_e4m3 && scales_of_rows
+          ? R"({"quant_method": "compressed-tensors", "format": "float-quantized", "ignore": ["lm_head"], "config_groups": {"group_0":
+{"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", "symmetric": true, "strategy": "channel"},
+"input_activations": {"num_bits": 8, "type": "float", "symmetric": true, "dynamic": true, "strategy": "token"}}}})"
       : format == WeightFormat::f8_e4m3
           ? R"({"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]})"
           : R"({"quant_method": "compressed-tensors", "format": "int-quantized", "ignore": ["lm_head"], "config_groups": {"group_0":
@@ -808,17 +815,17 @@ Status write_text(const std::string& path, const std::string& text) {
   return file.write(text.data(), text.size(), 0);
 }
 
-Status write_directory(const ModelShape& shape, uint64_t seed, const std::string& path, int32_t num_threads,
-                       WeightFormat format) {
+Status write_directory(const ModelShape& shape, uint64_t seed, const std::string& path, int32_t num_threads, WeightFormat format,
+                       bool scales_of_rows) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (error) return data_loss(path, ": this directory cannot be made: ", error.message());
-  PROLOGUE_RETURN_IF_ERROR(write_text(path + "/config.json", make_config(shape, format)));
+  PROLOGUE_RETURN_IF_ERROR(write_text(path + "/config.json", make_config(shape, format, scales_of_rows)));
   PROLOGUE_RETURN_IF_ERROR(write_text(path + "/tokenizer.json", make_tokenizer_json(shape)));
   PROLOGUE_RETURN_IF_ERROR(
       write_text(path + "/tokenizer_config.json",
                  str_cat("{\"eos_token\": \"<|im_end|>\", \"chat_template\": ", json_text(kChatTemplate), "}\n")));
-  const std::vector<StoredTensor> tensors = make_stored_tensors(shape, format);
+  const std::vector<StoredTensor> tensors = make_stored_tensors(shape, format, scales_of_rows);
   const std::string header = make_safetensors_header(tensors, format), weights = path + "/model.safetensors";
   const File file(weights);
   PROLOGUE_RETURN_IF_ERROR(file.check());
@@ -858,6 +865,7 @@ std::vector<std::string> model_formats() {
   for (const WeightFormat format : kBlockFormats) names.emplace_back(weight_format_name(format));
   names.emplace_back(kMixtureName);
   for (const WeightFormat format : kDirectoryFormats) names.emplace_back(weight_format_name(format));
+  names.emplace_back(kFloat8RowsName);
   return names;
 }
 
@@ -865,8 +873,9 @@ Status write_random_model(const ModelShape& shape, uint64_t seed, const std::str
                           std::string_view format) {
   const std::vector<std::string> formats = model_formats();
   if (std::find(formats.begin(), formats.end(), format) == formats.end()) {
-    return invalid_argument("the format of the weights is ", format,
-                            ": it must be bfloat16, a block format of GGUF, q4_k_m, f8_e4m3, i8, i4_32, i4_64 or i4_128");
+    return invalid_argument(
+        "the format of the weights is ", format,
+        ": it must be bfloat16, a block format of GGUF, q4_k_m, f8_e4m3, f8_e4m3_rows, i8, i4_32, i4_64 or i4_128");
   }
   if (shape.vocab_size < 259) {
     return invalid_argument("the vocabulary has ", shape.vocab_size,
@@ -882,7 +891,7 @@ Status write_random_model(const ModelShape& shape, uint64_t seed, const std::str
       if (!is_int4(of_directory) || extent % 8 == 0) continue;
       return invalid_argument("a matrix has ", extent, " rows or columns: ", format, " needs multiples of 8");
     }
-    return write_directory(shape, seed, path, num_threads, of_directory);
+    return write_directory(shape, seed, path, num_threads, of_directory, format == kFloat8RowsName);
   }
   const std::vector<Tensor> tensors = make_tensors(shape, format);
   for (const Tensor& tensor : tensors) {

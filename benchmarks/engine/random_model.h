@@ -33,8 +33,8 @@ struct ModelShape {
 // llama (Mixtral): without sinks, windows, biases and norms of heads.
 std::span<const ModelShape> model_shapes();
 
-// Returns bfloat16, the block formats of GGUF as weight_format_name has them, q4_k_m: llama.cpp's mixture of q4_k and q6_k; and f8_e4m3, i8,
-// i4_32, i4_64 and i4_128, which are written as directories of Hugging Face.
+// Returns bfloat16, the block formats of GGUF as weight_format_name has them, q4_k_m: llama.cpp's mixture of q4_k and q6_k; and f8_e4m3,
+// f8_e4m3_rows, i8, i4_32, i4_64 and i4_128, which are written as directories of Hugging Face.
 std::vector<std::string> model_formats();
 
 // Writes a GGUF file of the architecture llama. Matrices are normally distributed and scaled so that activations stay near one; norm weights
@@ -43,8 +43,9 @@ std::vector<std::string> model_formats();
 // and in iq4_nl in place of q2_k, q3_k or iq4_xs.
 //
 // f8_e4m3 and i8: `path` is a directory, with config.json, model.safetensors, tokenizer.json and tokenizer_config.json. The matrices of the layers
-// have normally distributed codes, with a scale for each 128 x 128 values (quant_method fp8), or for each row (compressed-tensors, int8); the
-// embedding and the head are bfloat16. i4_32, i4_64 and i4_128: the same in GPTQ's form, with float16 scales and the zero point 8.
+// have normally distributed codes, with a scale for each 128 x 128 values (quant_method fp8), or for each row (compressed-tensors: int8, and
+// float8 as f8_e4m3_rows); activations of the float8 ones are quantised, too; the embedding and the head are bfloat16. i4_32, i4_64 and i4_128:
+// the same in GPTQ's form, with float16 scales and the zero point 8.
 //
 // The vocabulary has three control tokens (end of text, and ChatML's two), the 256 bytes, and fillers of five characters that no text is
 // encoded to; there are no merges. The same shape, format and seed give the same bytes, whatever `num_threads` is.

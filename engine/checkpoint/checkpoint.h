@@ -11,6 +11,7 @@
 
 #include <prologue/engine/gguf/ggml_type.h>
 #include <prologue/kernels/base/status.h>
+#include <prologue/kernels/base/weight_format.h>
 
 namespace prologue {
 
@@ -23,6 +24,7 @@ struct TensorInfo {
   std::string_view type_name;       // as the format calls it: "Q4_K", "I64"
   std::vector<int64_t> shape;       // row-major: the weight of a linear layer is [out_features, in_features]
   int64_t size_bytes = 0;
+  WeightScaling scaling = WeightScaling::blocks;  // of f8_e4m3
 
   int64_t num_elements() const {
     int64_t count = 1;
@@ -61,6 +63,9 @@ class Checkpoint {
   // Returns the keys of a GGUF file that start with `prefix` and were not read. config.json: none, because transformers ignores what a
   // model's class does not know.
   virtual std::vector<std::string> unused_keys(std::string_view prefix) const = 0;
+
+  // Whether the files say that activations are quantised to float8 e4m3, too, with scales that are computed from them (W8A8).
+  virtual bool quantizes_activations() const { return false; }
 
   virtual std::span<const TensorInfo> tensors() const = 0;
   virtual bool has_tensor(std::string_view name) const = 0;

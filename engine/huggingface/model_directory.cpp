@@ -174,6 +174,7 @@ Result<std::unique_ptr<HuggingFaceDirectory>> HuggingFaceDirectory::open(const s
     opened->add_tensors();
     PROLOGUE_ASSIGN_OR_RETURN(const QuantizationConfig config,
                               read_quantization_config(opened->value("quantization_config"), opened->path_));
+    opened->quantizes_activations_ = config.has_float8 && config.quantizes_activations;
     PROLOGUE_RETURN_IF_ERROR(opened->add_scales(config));
     PROLOGUE_RETURN_IF_ERROR(opened->add_int4(config.int4));
     if (config.has_mxfp4) PROLOGUE_RETURN_IF_ERROR(opened->add_mxfp4());
@@ -285,6 +286,7 @@ Status HuggingFaceDirectory::add_scales(size_t number, bool is_float) {
                                                                               scale.name, scale.shape, std::move(scales)));
     weight.type = tensor.type();
     weight.size_bytes = tensor.size_bytes();
+    weight.scaling = tensor.scaling();
     stored.quantized = std::make_unique<QuantizedTensor>(std::move(tensor));
     stored.scales.push_back(found->second);
     break;

@@ -54,6 +54,7 @@ class HuggingFaceDirectory final : public Checkpoint {
   Result<std::vector<double>> numbers(std::string_view key) const override;
   Result<std::vector<std::string>> texts(std::string_view key) const override;
   std::vector<std::string> unused_keys(std::string_view) const override { return {}; }
+  bool quantizes_activations() const override { return quantizes_activations_; }
 
   std::span<const TensorInfo> tensors() const override { return tensors_; }
   bool has_tensor(std::string_view name) const override { return index_.count(name) != 0; }
@@ -96,6 +97,7 @@ class HuggingFaceDirectory final : public Checkpoint {
 
   std::string directory_, path_;
   Json config_, generation_config_;
+  bool quantizes_activations_ = false;
   const Json* text_config_ = nullptr;
   std::vector<SafetensorsFile> files_;
   std::vector<TensorInfo> tensors_;  // file by file

@@ -67,6 +67,20 @@ Status check_block_shape(const Json* shape, const char* name, const std::string&
   return unsupported(path, ": ", name, " in quantization_config is not [128, 128]: no other blocks are supported");
 }
 
+// Whether input_activations of compressed-tensors are those of GemmParams::quantize_x.
+Result<bool> are_quantized_dynamically(const Json* activations, const std::string& weight_strategy, const std::string& path) {
+  if (is_absent(activations)) return false;
+  PROLOGUE_ASSIGN_OR_RETURN(const std::string type, text_of(*activations, "type", path));
+  PROLOGUE_ASSIGN_OR_RETURN(const std::string strategy, text_of(*activations, "strategy", path));
+  PROLOGUE_ASSIGN_OR_RETURN(const int64_t num_bits, integer_of(*activations, "num_bits", 8, path));
+  const Json* dynamic = activations->find("dynamic");  // true, false or "local"
+  const bool* is_dynamic = dynamic == nullptr ? nullptr : dynamic->get_if<bool>();
+  if (num_bits != 8 || type != "float" || is_dynamic == nullptr || !*is_dynamic) return false;
+  if (weight_strategy != "block") return strategy == "token";
+  PROLOGUE_ASSIGN_OR_RETURN(const int64_t group_size, integer_of(*activations, "group_size", kBlock, path));
+  return strategy == "group" && group_size == kBlock;
+}
+
 // Reads one of the config_groups of compressed-tensors.
 Status read_group(const JsonMember& group, const std::string& path, QuantizationConfig& quantization) {
   const std::string what = str_cat(path, ": config_groups.", printable(group.name), " in quantization_config");
@@ -90,6 +104,11 @@ Status read_group(const JsonMember& group, const std::string& path, Quantization
   }
   if (strategy == "block") {
     PROLOGUE_RETURN_IF_ERROR(check_block_shape(weights->find("block_structure"), "block_structure", path));
+  }
+  if (type == "float") {  // all groups must say so
+    PROLOGUE_ASSIGN_OR_RETURN(const bool dynamic,
+                              are_quantized_dynamically(group.value.find("input_activations"), strategy, path));
+    quantization.quantizes_activations = dynamic && (quantization.quantizes_activations || !quantization.has_float8);
   }
   (type == "float" ? quantization.has_float8 : quantization.has_int8) = true;
   return {};
@@ -229,6 +248,8 @@ Result<QuantizationConfig> read_quantization_config(const Json* config, const st
   PROLOGUE_RETURN_IF_ERROR(check_block_shape(config->find("weight_block_size"), "weight_block_size", path));
   QuantizationConfig quantization;
   quantization.has_float8 = true;
+  PROLOGUE_ASSIGN_OR_RETURN(const std::string scheme, text_of(*config, "activation_scheme", path));
+  quantization.quantizes_activations = method == "fbgemm_fp8" || scheme.empty() || scheme == "dynamic";
   return quantization;
 }
 
@@ -289,6 +310,11 @@ Result<QuantizedTensor> QuantizedTensor::create(const std::string& path, std::st
 GgmlType QuantizedTensor::type() const {
   if (cols_ % kBlock != 0) return GgmlType::f32;
   return is_float_ ? GgmlType::f8_e4m3 : GgmlType::i8;
+}
+
+WeightScaling QuantizedTensor::scaling() const {
+  if (type() != GgmlType::f8_e4m3) return WeightScaling::blocks;
+  return cols_of_scale_ == cols_ ? WeightScaling::rows : WeightScaling::squares;
 }
 
 int64_t QuantizedTensor::size_bytes() const {

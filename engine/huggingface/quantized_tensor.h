@@ -8,7 +8,7 @@
 // The scales of a weight [n, k] are one for all ([], [1] or [1, 1]), one for each row ([n] or [n, 1]), or one for each 128 x 128 values
 // ([ceil(n / 128), ceil(k / 128)]). Which tensors are quantised is what their types say, so lists of modules that are not converted need not
 // be read. Scales of activations (x.input_scale, x.input_zero_point, x.output_scale) and of a KV cache (x.k_scale, x.v_scale, k_scale and
-// v_scale of the attention) are recorded as belonging to the weight, and not applied: activations stay as they are.
+// v_scale of the attention) are recorded as belonging to the weight, and not applied.
 //
 // packed_int4.h and packed_mxfp4.h read weights of 4 bits.
 #pragma once
@@ -23,12 +23,16 @@
 #include <prologue/engine/huggingface/json.h>
 #include <prologue/engine/huggingface/packed_int4.h>
 #include <prologue/kernels/base/status.h>
+#include <prologue/kernels/base/weight_format.h>
 
 namespace prologue {
 
 // Says what config.json says about quantisation.
 struct QuantizationConfig {
   bool has_float8 = false, has_int8 = false;  // tensors of type F8_E4M3 and I8 are quantised weights
+  // Activations are float8, too, with scales computed from them: one for each token, or, where weights have 128 x 128 blocks, for each 128
+  // channels of it. False: they have given scales, others, or none.
+  bool quantizes_activations = false;
   Int4Config int4;
   bool has_mxfp4 = false;  // x_blocks and x_scales are weights of experts (packed_mxfp4.h)
 };
@@ -52,6 +56,8 @@ class QuantizedTensor {
 
   GgmlType type() const;
   int64_t size_bytes() const;
+  // Which scales are equal, if the type is f8_e4m3; otherwise `blocks`.
+  WeightScaling scaling() const;
   // Copies bytes [begin, begin + size) of the tensor of type type(). invalid_argument: the range is not within the data. data_loss: a code is NaN.
   Status read(int64_t begin, int64_t size, void* out, const ReadCodes& read_codes) const;
 

@@ -100,6 +100,7 @@ Result<Model> load(const Checkpoint& checkpoint, DType dtype, const Execution& e
   PROLOGUE_ASSIGN_OR_RETURN(const ModelSpec spec, read_spec(checkpoint));
   WeightLoader loader(checkpoint, dtype, execution, std::move(progress), options.keep_quantized);
   PROLOGUE_ASSIGN_OR_RETURN(Model model, build_model(spec, options, loader));
+  model.quantizes_activations = checkpoint.quantizes_activations();
   model.sampling = read_sampling_defaults(checkpoint, model.warnings);
   PROLOGUE_RETURN_IF_ERROR(check_all_used(checkpoint, spec));
   PROLOGUE_RETURN_IF_ERROR(checkpoint.check_unchanged());

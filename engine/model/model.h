@@ -36,6 +36,7 @@ struct Model {
   std::vector<WeightFormat> weight_formats;  // of those that are packed, each once
   std::string weight_types;                  // how the matrices are held: "q4_k and q6_k", "bfloat16"
   int64_t weight_bytes = 0;                  // of all weights
+  bool quantizes_activations = false;        // its files say so: Checkpoint::quantizes_activations()
   SamplingDefaults sampling;
   // Says what is unusual about the files and did not keep them from loading, one sentence each. Programs print them.
   std::vector<std::string> warnings;

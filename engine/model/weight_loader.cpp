@@ -329,6 +329,20 @@ Status WeightLoader::pack(const Slice& slice, unsigned char*& target) {
   return {};
 }
 
+// Squares are those of the tensor: a segment has them if each slice begins with one, and all but the last end with one.
+WeightScaling WeightLoader::scaling_of(std::span<const Slice> slices) {
+  constexpr int64_t kSquareRows = 128;
+  const WeightScaling scaling = slices.front().tensor->scaling;
+  for (const Slice& slice : slices) {
+    if (slice.tensor->scaling != scaling) return WeightScaling::blocks;
+    if (scaling != WeightScaling::squares) continue;
+    const bool is_last = &slice == &slices.back();
+    const bool in_squares = slice.row_stride == slice.cols && slice.begin / slice.cols % kSquareRows == 0;
+    if (!in_squares || (!is_last && slice.rows % kSquareRows != 0)) return WeightScaling::blocks;
+  }
+  return scaling;
+}
+
 Result<Weight> WeightLoader::pack_slices(const std::vector<Slice>& slices, const Options& options) {
   const size_t experts = static_cast<size_t>(std::max<int64_t>(1, options.experts));
   Weight weight{nullptr, 0, slices.front().cols, dtype_};
@@ -342,7 +356,8 @@ Result<Weight> WeightLoader::pack_slices(const std::vector<Slice>& slices, const
     unsigned char* target = data;
     for (size_t e = 0; e < experts; ++e) PROLOGUE_RETURN_IF_ERROR(pack(slices[i + e], target));
     weight.rows += rows;
-    weight.packed.segments[weight.packed.num_segments++] = {data, format, rows};
+    weight.packed.segments[weight.packed.num_segments++] = {data, format, rows,
+                                                            scaling_of(std::span(slices).subspan(i, experts))};
   }
   weight.data = weight.packed.segments[0].data;
   return weight;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -116,6 +117,8 @@ class WeightLoader {
 
   Result<Weight> load_slices(const std::vector<Slice>& slices, const Options& options);
   bool can_pack(const std::vector<Slice>& slices, const Options& options) const;
+  // Returns which scales of a segment of these slices are equal.
+  static WeightScaling scaling_of(std::span<const Slice> slices);
   Result<Weight> pack_slices(const std::vector<Slice>& slices, const Options& options);
   Status pack(const Slice& slice, unsigned char*& target);
   void count_bytes(int64_t num_bytes);

@@ -58,6 +58,10 @@ EngineFlags::EngineFlags(Flags& flags, EngineOptions& options, const std::string
         app.add_flag("--keep-quantized", keep_quantized_,
                      "quantised weights stay as the file has them, and --dtype is the type of activations: less memory; on CUDA "
                      "large models are faster for few sequences, slower for many and for prompts"),
+        flags.choice(
+            "--activations", activations_, {"auto", "16bit", "fp8"},
+            "of prompts, with weights that stay float8: fp8 quantises them, too (W8A8), with a scale per token or per 128 "
+            "channels of it; 16bit: as --dtype; auto: on CUDA fp8 if the model's files say so"),
         app.add_option("--kv-cache-dtype", kv_cache_dtype_,
                        str_cat("type of the KV cache, or one for K and one for V: ", kv_format_names(),
                                "; auto: as --dtype; fp8 and integers have a scale per token and head, mxfp8, mxfp4 and nvfp4 one "
@@ -68,7 +72,8 @@ EngineFlags::EngineFlags(Flags& flags, EngineOptions& options, const std::string
                               "Hadamard transform of Q and K in blocks of N channels: a quantised K loses less; 0 = off"),
         flags.number<int64_t>("--v-hadamard-block", options.v_hadamard_block, {0, 512, "0 = off"},
                               "the same of V, undone on attention's output; 0 = off"),
-        flags.number<int64_t>("--page-size", options.page_size, {1, 1024}, "tokens per page of the KV cache"), context_,
+        flags.number<int64_t>("--page-size", options.page_size, {1, 1024}, "tokens per page of the KV cache"),
+        context_,
         flags.size("--kv-memory", options.kv_memory, 0, "memory of the KV cache, such as 8G; 0 = chosen from what is free"),
         flags.choice("--prefix-cache", prefix_cache_, {"on", "off"}, "prompts that begin alike share their part of the KV cache"),
         flags.number<int64_t>("--parallel", options.max_seqs, {0, kMaxInt, "0 = chosen"},
@@ -99,6 +104,8 @@ std::string EngineFlags::apply() {
   if (device_ != "auto") options_.device = kDevices.at(device_);
   if (dtype_ != "auto") options_.dtype = kTypes.at(dtype_);
   if (keep_quantized_) options_.keep_quantized = true;
+  if (activations_ == "16bit") options_.activations = ActivationQuantization::as_dtype;
+  if (activations_ == "fp8") options_.activations = ActivationQuantization::fp8;
   options_.prefix_cache = prefix_cache_ == "on";
   options_.fused = !unfused_;
   options_.fused_projections = !unfused_projections_;
@@ -117,7 +124,8 @@ std::string bytes_text(int64_t num_bytes) {
 }
 
 std::string types_of(const Engine& engine) {
-  return str_cat(dtype_name(engine.dtype()), ", weights as ", engine.weight_types(), ", ", bytes_text(engine.weight_bytes()));
+  return str_cat(dtype_name(engine.dtype()), ", weights as ", engine.weight_types(), ", ", bytes_text(engine.weight_bytes()),
+                 engine.quantizes_activations() ? ", prompts with fp8 activations" : "");
 }
 
 std::vector<std::string> notes_about(const Engine& engine, int64_t asked_context) {

@@ -36,6 +36,7 @@ class EngineFlags {
   std::string kv_cache_dtype_ = "auto";
   std::string rounding_ = "once";
   std::string prefix_cache_ = "on";
+  std::string activations_ = "auto";
   bool keep_quantized_ = false;
   bool unfused_ = false;
   bool unfused_projections_ = false;
@@ -43,7 +44,8 @@ class EngineFlags {
   bool no_overlap_ = false;
 };
 
-// Returns "bfloat16, weights as q4_k and q6_k, 4.6 GB": the type of activations, how the weights are held, and their bytes.
+// Returns "bfloat16, weights as q4_k and q6_k, 4.6 GB": the type of activations, how the weights are held, and their bytes. If activations of
+// prompts are quantised, ", prompts with fp8 activations" follows.
 std::string types_of(const prologue::Engine& engine);
 // Returns "4.6 GB", "131 MB" or "0.2 MB".
 std::string bytes_text(int64_t num_bytes);

@@ -283,6 +283,13 @@ Status check_packed_weight(const char* operation, const PackedWeight& packed, co
     if (segment.rows < 0 || segment.rows > kMaxRows) {
       return invalid_argument(operation, ": packed.segments[", s, "].rows is ", segment.rows, ": it must be 0 to ", kMaxRows);
     }
+    if (segment.scaling < WeightScaling::blocks || segment.scaling > WeightScaling::squares) {
+      return invalid_argument(operation, ": packed.segments[", s, "].scaling is unknown: it must be blocks, rows or squares");
+    }
+    if (segment.scaling != WeightScaling::blocks && segment.format != WeightFormat::f8_e4m3) {
+      return invalid_argument(operation, ": packed.segments[", s, "].scaling is ", weight_scaling_name(segment.scaling),
+                              ": with ", weight_format_name(segment.format), " it must be blocks");
+    }
     PROLOGUE_RETURN_IF_ERROR(check_packed_alignment(operation, segment.data, device));
     rows += segment.rows;
   }

@@ -144,11 +144,29 @@ constexpr int64_t packed_weight_bytes(WeightFormat format, int64_t rows, int64_t
   return round_up(rows, kPackedGroupRows) * (cols / weight_block_elements(format)) * weight_block_bytes(format);
 }
 
+// Says which scales of f8_e4m3 rows are equal. Whoever makes the rows knows it; nothing reads it from the data. It changes no weight, but how x is
+// quantised with it (gemm.h), and how many scales a product needs.
+enum class WeightScaling : int32_t {
+  blocks = 0,  // each block has a scale of its own
+  rows,        // all blocks of a row have the same scale
+  squares      // rows 128 i to 128 i + 127 have the same scales: one for each 128 x 128 values
+};
+
+constexpr const char* weight_scaling_name(WeightScaling scaling) {
+  switch (scaling) {
+    case WeightScaling::blocks: return "blocks";
+    case WeightScaling::rows: return "rows";
+    case WeightScaling::squares: return "squares";
+  }
+  return "unknown";
+}
+
 // Holds rows of a weight in one format, packed. On the CPU any alignment, of which 64 bytes are fastest; on CUDA 16 bytes.
 struct PackedRows {
   const void* data = nullptr;
   WeightFormat format = WeightFormat::dense;
   int64_t rows = 0;
+  WeightScaling scaling = WeightScaling::blocks;  // must be `blocks` in other formats than f8_e4m3
 };
 
 // A packed weight has the rows of segments[0], then those of segments[1], and so on. num_segments = 0: there is none.

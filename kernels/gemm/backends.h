@@ -1,5 +1,6 @@
 // Internal functions that gemm() calls after validate() of gemm.h has made all checks.
 //   run_validated   runs a call that validate() accepts; checks nothing
+//   check_float8_gemm  unsupported, with what is missing, if products with quantize_x are slow on this GPU: cuBLASLt does not make them. CPU: OK
 //   cpu::, cuda::   the backends; the call is valid and not empty
 #pragma once
 
@@ -10,6 +11,7 @@
 namespace prologue {
 
 PROLOGUE_API Status run_validated(const GemmParams& params, GemmContext& context, const Execution& execution);
+PROLOGUE_API Status check_float8_gemm(Device device);
 
 namespace cpu {
 struct QuantizedKernels;
@@ -21,6 +23,7 @@ Status gemm(const GemmParams& params, GemmContext& context, const Execution& exe
 namespace cuda {
 Result<std::unique_ptr<GemmContext>> create_gemm_context(bool own_workspace);
 Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution);
+Status check_float8_gemm();
 }  // namespace cuda
 
 }  // namespace prologue

@@ -16,6 +16,7 @@ struct CublasLt {
   decltype(&cublasLtDestroy) destroy;
   decltype(&cublasLtGetStatusName) status_name;
   decltype(&cublasLtGetStatusString) status_string;
+  decltype(&cublasLtGetVersion) version;
   decltype(&cublasLtMatmul) matmul;
   decltype(&cublasLtMatmulAlgoCheck) check_algorithm;
   decltype(&cublasLtMatmulAlgoConfigGetAttribute) algorithm_attribute;

@@ -19,6 +19,7 @@ Result<CublasLt> open_cublaslt(const std::vector<std::string>& names) {
   PROLOGUE_RETURN_IF_ERROR(find("cublasLtDestroy", lt.destroy));
   PROLOGUE_RETURN_IF_ERROR(find("cublasLtGetStatusName", lt.status_name));
   PROLOGUE_RETURN_IF_ERROR(find("cublasLtGetStatusString", lt.status_string));
+  PROLOGUE_RETURN_IF_ERROR(find("cublasLtGetVersion", lt.version));
   PROLOGUE_RETURN_IF_ERROR(find("cublasLtMatmul", lt.matmul));
   PROLOGUE_RETURN_IF_ERROR(find("cublasLtMatmulAlgoCheck", lt.check_algorithm));
   PROLOGUE_RETURN_IF_ERROR(find("cublasLtMatmulAlgoConfigGetAttribute", lt.algorithm_attribute));

@@ -40,6 +40,25 @@ Result<int64_t> span_bytes(const char* name, int64_t rows, int64_t columns, int6
   return size;
 }
 
+Status check_quantize_x(const GemmParams& p, Device device) {
+  if (p.quantize_x == DType::unset) return {};
+  if (p.quantize_x != DType::fp8_e4m3) {
+    return invalid_argument("gemm: quantize_x is ", dtype_text(p.quantize_x), ": it must be unset or fp8_e4m3");
+  }
+  if (p.packed.num_segments == 0) {
+    return invalid_argument("gemm: quantize_x is fp8_e4m3: the weights must be packed, all in f8_e4m3, but they are dense");
+  }
+  for (int32_t s = 0; s < p.packed.num_segments; ++s) {
+    if (p.packed.segments[s].format == WeightFormat::f8_e4m3) continue;
+    return invalid_argument("gemm: quantize_x is fp8_e4m3: all segments must be in f8_e4m3, but packed.segments[", s,
+                            "].format is ", weight_format_name(p.packed.segments[s].format));
+  }
+  if (device == Device::cuda && p.batch_invariant) {
+    return unsupported("gemm: quantize_x is fp8_e4m3: with batch_invariant, on CUDA, it must be unset");
+  }
+  return {};
+}
+
 Status check_apart(const ByteRange& y, const ByteRange& input) {
   if (!overlap(y, input)) return {};
   return invalid_argument("gemm: y (", y.size, " bytes at ", y.data, ") overlaps ", input.name, " (", input.size, " bytes at ",
@@ -72,6 +91,7 @@ Status validate(const GemmParams& p, const GemmContext& context, const Execution
   if (p.x_stride < p.k) return invalid_argument("gemm: x_stride is ", p.x_stride, ": it must be at least k, which is ", p.k);
   if (p.y_stride < p.n) return invalid_argument("gemm: y_stride is ", p.y_stride, ": it must be at least n, which is ", p.n);
   PROLOGUE_RETURN_IF_ERROR(check_packed_weight("gemm", p.packed, p.weight, p.n, p.k, execution.device));
+  PROLOGUE_RETURN_IF_ERROR(check_quantize_x(p, execution.device));
   ByteRange x{"x", p.x, p.dtype}, weight{"weight", p.weight, p.dtype}, bias{"bias", p.bias, p.dtype}, y{"y", p.y, p.y_dtype};
   PROLOGUE_ASSIGN_OR_RETURN(x.size, span_bytes("x", p.m, p.k, p.x_stride, p.dtype));
   if (p.packed.num_segments == 0) {
@@ -120,6 +140,10 @@ Status run_validated(const GemmParams& params, GemmContext& context, const Execu
   if (params.m == 0 || params.n == 0) return {};
   // CUDA's remembers the algorithms it has chosen.
   return catch_out_of_memory([&] { return dispatch(execution, cpu::gemm, cuda::gemm, params, context); });
+}
+
+Status check_float8_gemm(Device device) {
+  return catch_out_of_memory([&] { return device == Device::cpu ? Status() : cuda::check_float8_gemm(); });
 }
 
 Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution) {

@@ -42,6 +42,20 @@
 // float32 cannot hold are infinite there); a block of weights whose scale or minimum is not finite
 // gives NaN or infinities in its column only. An x_scale * scale that float32 cannot hold is infinite.
 //
+// Quantised x: with quantize_x = fp8_e4m3 both sides of the product are float8 (W8A8). The weights must be packed, all segments in f8_e4m3.
+// For each segment a row of x is quantised in groups: all its k elements if the segment's `scaling` is `rows`, else each 128 channels:
+//   largest = the largest magnitude of the group;  x_scale = largest / 448;  code = e4m3(x * (1 / x_scale))
+// Each / and * is rounded to float32. e4m3() rounds to the nearest number of float8_e4m3fn, ties to even, at most 448 in magnitude. If 1 / x_scale
+// is not finite (largest is 0, or below 2^-119) the scale and the codes are 0. If an element is NaN or infinite, the scale is NaN and the codes
+// are 0, so that the row of y is NaN.
+//   y[m, n] = sum over blocks of 128 channels of (sum of code_of_x * code_of_weight) * (x_scale * weight_scale)  (+ bias[n])
+// On the CPU the sum of a block is that of f8_e4m3 above, with codes in place of x, and each product and sum is rounded once: the same bits for
+// every M, number of threads and instruction set. On CUDA codes and scales of x have the same bits as on the CPU, and cuBLASLt multiplies the
+// codes on tensor cores, whose sums lose some bits (docs/numerics.md). That takes compute capability 9.0, cuBLASLt 12.9 or later, rows of y that are
+// aligned to 16 bytes, segments that begin at columns that keep this, and, but for `rows`, 4 rows of x or more. Elsewhere, and for the last rows of a
+// segment that are no multiple of 16, a simple kernel multiplies, slowly. Of the scales that `scaling` says are equal, CUDA reads one. The codes 0x7f
+// and 0xff of a weight are NaN on CUDA, and 480 and -480 on the CPU. On CUDA it cannot be combined with batch_invariant (unsupported).
+//
 // The operation never throws, allocates or synchronises; on CUDA it can be captured into a graph.
 #pragma once
 
@@ -66,12 +80,13 @@ struct GemmParams {
   const void* bias = nullptr;
   void* y = nullptr;
   int64_t y_stride = 0;
-  bool batch_invariant = false;  // a row of y has the same bits for every m
-  PackedWeight packed = {};      // instead of `weight`
-  uint64_t reserved[4] = {};     // zeros: docs/versioning.md
+  bool batch_invariant = false;     // a row of y has the same bits for every m
+  PackedWeight packed = {};         // instead of `weight`
+  DType quantize_x = DType::unset;  // fp8_e4m3: x is quantised, too; unset: it is not
+  uint64_t reserved[4] = {};        // zeros: docs/versioning.md
 };
 
-inline constexpr int64_t kGemmWorkspaceBytes = 67108864;  // 64 MiB
+inline constexpr int64_t kGemmWorkspaceBytes = 100663296;  // 96 MiB
 
 // Holds what a GEMM needs besides its arguments. On CUDA that is the cuBLASLt handle, its workspace, and the cache of chosen algorithms.
 // The choice is by heuristic for each (N, K, types, bucket of M), never by timing, so two runs return the same bits. On the CPU: scratch

@@ -9,6 +9,7 @@
 #include <prologue/kernels/base/gpu.h>
 #include <prologue/kernels/base/memory.h>
 #include <prologue/kernels/gemm/backends.h>
+#include <prologue/kernels/gemm/float8.h>
 #include <prologue/kernels/gemm/unpack.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
 #include <prologue/kernels/base/device/cuda_types.cuh>
@@ -100,14 +101,26 @@ bool rows_are_aligned(const GemmParams& p) {
          row_alignment(p.y, p.y_stride * dtype_size(p.y_dtype)) == 16 && row_alignment(p.bias, 0) == 16;
 }
 
-// cuBLASLt adds a bias of y's type only.
-bool bias_in_epilogue(const GemmParams& p) { return p.bias != nullptr && p.dtype == p.y_dtype; }
+bool multiplies_float8(const GemmParams& p) { return p.quantize_x == DType::fp8_e4m3; }
+
+// cuBLASLt adds a bias of y's type only; to a float32 product of float8 one in bfloat16 only.
+bool bias_in_epilogue(const GemmParams& p) {
+  return p.bias != nullptr && p.dtype == p.y_dtype && !(multiplies_float8(p) && p.y_dtype == DType::f32);
+}
 
 // Whether a call must not go to cuBLASLt: an empty sum (y = bias or 0), and a 16-bit y with a bias and rows that are not aligned: for those
 // it rounds the product, then adds the bias and rounds again (seen with 13.0, bfloat16).
 bool needs_plain_kernel(const GemmParams& p) {
   return p.k == 0 || (bias_in_epilogue(p) && p.y_dtype != DType::f32 && !rows_are_aligned(p));
 }
+
+// cuBLASLt has scales of rows and blocks since 12.9.
+#define PROLOGUE_HAS_FLOAT8_SCALES (CUBLAS_VERSION >= 120900)
+constexpr size_t kFirstCublasLtWithScales = 120900;
+
+// Whether products of float8 with one scale for each row are added up in the tensor cores' accumulators all along k, as vLLM and PyTorch do it, or
+// moved to float32 now and then. Scales for each 128 channels leave no choice: their sums are.
+constexpr bool kFastAccumulation = true;
 
 // A batch-invariant product runs with one algorithm for every m: the one chosen for this m. Measured for m = 1 and 64 (H200, bfloat16, n, k =
 // 6144, 4096): 18.7 and 15.7 us; chosen for m = 16: 16.2 and 32.2; for 512: 40.5 and 33.7.
@@ -127,15 +140,17 @@ struct PlanKey {
   uint32_t bias_alignment;
   bool batch_invariant;
   bool packed;
-  int64_t x_stride;  // of a batch-invariant product, and
-  int64_t y_stride;  // otherwise 0: for those the first call with this key decides
+  bool float8;
+  WeightScaling scaling;  // of float8
+  int64_t x_stride;       // of a batch-invariant product, and
+  int64_t y_stride;       // otherwise 0: for those the first call with this key decides
 
   auto operator<=>(const PlanKey&) const = default;
 };
 
 bool is_packed(const GemmParams& p) { return p.packed.num_segments > 0; }
 
-PlanKey plan_key(const GemmParams& p) {
+PlanKey plan_key(const GemmParams& p, const Float8Product* float8) {
   const int64_t size = dtype_size(p.dtype);
   const bool bias = bias_in_epilogue(p);
   return {p.batch_invariant ? kRepresentativeRows : static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(p.m))),
@@ -150,18 +165,22 @@ PlanKey plan_key(const GemmParams& p) {
           bias ? row_alignment(p.bias, 0) : 16,
           p.batch_invariant,
           is_packed(p),
+          float8 != nullptr,
+          float8 != nullptr ? float8->scaling : WeightScaling::blocks,
           p.batch_invariant ? p.x_stride : 0,
           p.batch_invariant ? p.y_stride : 0};
 }
 
 // A batch-invariant product has room for the counter of tiles that kernels for many rows need (4 bytes, cuBLASLt 13.0), and none for the sums
 // of parts of k.
-// cuBLASLt has 32 MiB of the workspace. With packed weights it has 16, and 48 are for those that are made dense: products of so many rows keep
-// most SMs busy.
-constexpr int64_t kUnpackedBytes = int64_t{48} << 20, kCublasLtBytes = int64_t{32} << 20;
+// cuBLASLt has 32 MiB of the workspace. With packed weights it has 16, and 48 are for those that are made dense, or put into rows: products of so
+// many rows keep most SMs busy. The last 32 are for quantised x: 2272 rows of 14336 channels.
+constexpr int64_t kUnpackedBytes = int64_t{48} << 20, kCublasLtBytes = int64_t{32} << 20,
+                  kPackedCublasLtBytes = int64_t{16} << 20;
+constexpr int64_t kQuantizedXBytes = kGemmWorkspaceBytes - kPackedCublasLtBytes - kUnpackedBytes;
 int64_t workspace_bytes(bool batch_invariant, bool packed) {
   if (batch_invariant) return 16;
-  return packed ? kGemmWorkspaceBytes - kUnpackedBytes : kCublasLtBytes;
+  return packed ? kPackedCublasLtBytes : kCublasLtBytes;
 }
 
 // Whether every element of y is one sum, made by one block: no split of k.
@@ -209,9 +228,10 @@ Status cublas_error(const CublasLt& lt, cublasStatus_t status, const Parts&... p
 // Describes the product as cuBLASLt sees it: its matrices are column-major, so y^T [n, m] = weight^T-of-[k, n] times x^T [k, m].
 class Problem {
  public:
-  static Result<Problem> make(const CublasLt& lt, const GemmParams& p, int64_t m) {
+  // `float8`: x and weight are codes, with its scales.
+  static Result<Problem> make(const CublasLt& lt, const GemmParams& p, int64_t m, const Float8Product* float8 = nullptr) {
     Problem problem;
-    const cublasStatus_t status = problem.describe(lt, p, m);
+    const cublasStatus_t status = problem.describe(lt, p, m, float8);
     if (status != CUBLAS_STATUS_SUCCESS) return cublas_error(lt, status, "gemm: describing m, n, k = ", m, ", ", p.n, ", ", p.k);
     return problem;
   }
@@ -267,7 +287,7 @@ class Problem {
   }
 
  private:
-  cublasStatus_t describe(const CublasLt& lt, const GemmParams& p, int64_t m) {
+  cublasStatus_t describe(const CublasLt& lt, const GemmParams& p, int64_t m, const Float8Product* float8) {
     cublasStatus_t status = lt.init_operation(&operation_, sizeof operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
       if (status != CUBLAS_STATUS_SUCCESS) return;
@@ -278,14 +298,28 @@ class Problem {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
       set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
     }
-    const auto lay_out = [&](cublasLtMatrixLayoutOpaque_t& layout, DType type, int64_t rows, int64_t columns, int64_t stride) {
+    if (float8 != nullptr) {
+#if PROLOGUE_HAS_FLOAT8_SCALES
+      const bool rows = float8->scaling == WeightScaling::rows, squares = float8->scaling == WeightScaling::squares;
+      const auto x_mode = rows ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+      set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, squares ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F : x_mode);
+      set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, x_mode);
+      set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, float8->weight_scales);
+      set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, float8->x_scales);
+      set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(rows && kFastAccumulation ? 1 : 0));
+#else
+      return CUBLAS_STATUS_NOT_SUPPORTED;
+#endif
+    }
+    const cudaDataType_t input = float8 != nullptr ? CUDA_R_8F_E4M3 : cuda_type(p.dtype);
+    const auto lay_out = [&](cublasLtMatrixLayoutOpaque_t& layout, cudaDataType_t type, int64_t rows, int64_t columns,
+                             int64_t stride) {
       if (status != CUBLAS_STATUS_SUCCESS) return;
-      status = lt.init_layout(&layout, sizeof layout, cuda_type(type), static_cast<uint64_t>(rows),
-                              static_cast<uint64_t>(columns), stride);
+      status = lt.init_layout(&layout, sizeof layout, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), stride);
     };
-    lay_out(weight_, p.dtype, p.k, p.n, p.k);
-    lay_out(x_, p.dtype, p.k, m, p.x_stride);
-    lay_out(y_, p.y_dtype, p.n, m, p.y_stride);
+    lay_out(weight_, input, p.k, p.n, p.k);
+    lay_out(x_, input, p.k, m, p.x_stride);
+    lay_out(y_, cuda_type(p.y_dtype), p.n, m, p.y_stride);
     return status;
   }
 
@@ -312,15 +346,16 @@ Result<Algorithm> choose_for_every_m(CudaGemmContext& context, const GemmParams&
 // Returns the algorithm for m rows. A batch-invariant product always has the same one; if it is not valid for m, the result is an error:
 // another one, or plain_gemm_kernel, would give other bits. For other products it is the bucket's algorithm if
 // that is valid for m itself, or else the heuristic's choice for m. This is host work only.
-Result<Algorithm> algorithm_for(CudaGemmContext& context, const GemmParams& p, Problem& problem) {
-  const PlanKey key = plan_key(p);
+Result<Algorithm> algorithm_for(CudaGemmContext& context, const GemmParams& p, Problem& problem,
+                                const Float8Product* float8 = nullptr) {
+  const PlanKey key = plan_key(p, float8);
   auto found = context.plans.find(key);
   if (found == context.plans.end()) {
     Algorithm chosen;
     if (p.batch_invariant) {
       PROLOGUE_ASSIGN_OR_RETURN(chosen, choose_for_every_m(context, p, key));
     } else {
-      PROLOGUE_ASSIGN_OR_RETURN(Problem representative, Problem::make(context.lt, p, key.m_bucket));
+      PROLOGUE_ASSIGN_OR_RETURN(Problem representative, Problem::make(context.lt, p, key.m_bucket, float8));
       chosen = representative.choose(context, key);
     }
     found = context.plans.emplace(key, Plan{chosen, 0, {}}).first;
@@ -361,6 +396,12 @@ Result<std::unique_ptr<GemmContext>> create_gemm_context(bool own_workspace) {
 
 namespace {
 
+Status add_bias(const GemmParams& p, cudaStream_t stream) {
+  const dim3 grid(grid_extent(divide_up(p.n, kAddBiasThreads)), static_cast<unsigned>(std::min<int64_t>(p.m, 1024)));
+  return launch("gemm add_bias", add_bias_kernel, {grid, kAddBiasThreads}, stream, static_cast<float*>(p.y), p.y_stride, p.bias,
+                p.dtype, p.m, p.n);
+}
+
 // Runs a call whose `weight` is dense.
 Status run_dense(const GemmParams& params, GemmContext& context, const Execution& execution) {
   if (needs_plain_kernel(params)) return run_plain(params, execution.stream);
@@ -369,19 +410,80 @@ Status run_dense(const GemmParams& params, GemmContext& context, const Execution
   PROLOGUE_ASSIGN_OR_RETURN(const Algorithm algorithm, algorithm_for(cuda_context, params, problem));
   if (!algorithm) return run_plain(params, execution.stream);
   PROLOGUE_RETURN_IF_ERROR(problem.run(cuda_context, params, *algorithm, execution.stream));
-  if (params.bias == nullptr || bias_in_epilogue(params)) return {};
-  const dim3 grid(grid_extent(divide_up(params.n, kAddBiasThreads)), static_cast<unsigned>(std::min<int64_t>(params.m, 1024)));
-  return launch("gemm add_bias", add_bias_kernel, {grid, kAddBiasThreads}, execution.stream, static_cast<float*>(params.y),
-                params.y_stride, params.bias, params.dtype, params.m, params.n);
+  return params.bias == nullptr || bias_in_epilogue(params) ? Status() : add_bias(params, execution.stream);
+}
+
+// Runs a product of codes; false: cuBLASLt has none for it. `params` is the call that it is a part of.
+Result<bool> multiply_float8(const GemmParams& params, const Float8Product& product, CudaGemmContext& context,
+                             cudaStream_t stream) {
+  if (!float8_product_is_aligned(product)) return false;
+  GemmParams p = params;
+  p.m = product.m;
+  p.n = product.n;
+  p.x = product.x;
+  p.x_stride = product.k;
+  p.weight = product.weight;
+  p.bias = product.bias;
+  p.y = product.y;
+  Result<Problem> problem = Problem::make(context.lt, p, p.m, &product);
+  if (!problem.ok()) return false;  // this cuBLASLt does not know scales of rows or blocks
+  PROLOGUE_ASSIGN_OR_RETURN(const Algorithm algorithm, algorithm_for(context, p, *problem, &product));
+  if (!algorithm) return false;
+  PROLOGUE_RETURN_IF_ERROR(problem->run(context, p, *algorithm, stream));
+  if (p.bias != nullptr && !bias_in_epilogue(p)) PROLOGUE_RETURN_IF_ERROR(add_bias(p, stream));
+  return true;
 }
 
 }  // namespace
 
 Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution) {
   if (!is_packed(params) || params.k == 0) return run_dense(params, context, execution);
-  auto* const workspace = static_cast<unsigned char*>(static_cast<CudaGemmContext&>(context).workspace());
-  return run_packed(params, workspace + workspace_bytes(false, true), kUnpackedBytes, execution.stream,
+  auto& cuda_context = static_cast<CudaGemmContext&>(context);
+  auto* const unpacked = static_cast<unsigned char*>(cuda_context.workspace()) + kPackedCublasLtBytes;
+  if (multiplies_float8(params)) {
+    const Float8Room room = {unpacked, kUnpackedBytes, unpacked + kUnpackedBytes, kQuantizedXBytes};
+    return run_float8(params, room, execution.stream, [&](const Float8Product& product) {
+      return multiply_float8(params, product, cuda_context, execution.stream);
+    });
+  }
+  return run_packed(params, unpacked, kUnpackedBytes, execution.stream,
                     [&](const GemmParams& part) { return run_dense(part, context, execution); });
+}
+
+// Asks cuBLASLt for a small product with each kind of scales, without and with a bias. Host work only.
+Status check_float8_gemm() {
+  PROLOGUE_ASSIGN_OR_RETURN(const DeviceLimits device, current_device());
+  if (device.major != 9) {
+    return unsupported("products of float8 need a GPU of compute capability 9.0: this one has ", device.major, ".", device.minor);
+  }
+  PROLOGUE_ASSIGN_OR_RETURN(const std::unique_ptr<GemmContext> created, create_gemm_context(false));
+  auto& context = static_cast<CudaGemmContext&>(*created);
+  if (std::min<size_t>(context.lt.version(), CUBLAS_VERSION) < kFirstCublasLtWithScales) {
+    return unsupported("products of float8 need cuBLASLt 12.9 or later: this one is ", context.lt.version(),
+                       ", and that of the build was ", CUBLAS_VERSION);
+  }
+  alignas(256) static unsigned char never_read[256];
+  for (const WeightScaling scaling : {WeightScaling::rows, WeightScaling::squares, WeightScaling::blocks}) {
+    for (const bool bias : {false, true}) {
+      Float8Product product;
+      product.scaling = scaling;
+      product.x_scales = product.weight_scales = reinterpret_cast<const float*>(never_read);
+      GemmParams p;
+      p.m = 128;
+      p.n = p.y_stride = 256;
+      p.k = p.x_stride = 512;
+      p.dtype = p.y_dtype = DType::bf16;
+      p.x = p.weight = p.y = never_read;
+      p.bias = bias ? never_read : nullptr;
+      p.packed.num_segments = 1;
+      p.quantize_x = DType::fp8_e4m3;
+      Result<Problem> problem = Problem::make(context.lt, p, p.m, &product);
+      if (problem.ok() && problem->choose(context, plan_key(p, &product))) continue;
+      return unsupported("products of float8 with scales of ", weight_scaling_name(scaling), bias ? " and a bias" : "",
+                         ": cuBLASLt ", context.lt.version(), " has none for this GPU");
+    }
+  }
+  return {};
 }
 
 }  // namespace prologue::cuda

@@ -7,6 +7,7 @@
 #include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/host/convert_cpu.h>
 #include <prologue/kernels/base/host/parallel.h>
+#include <prologue/kernels/base/shared/quantize.h>
 
 namespace prologue::cpu {
 
@@ -14,6 +15,7 @@ namespace {
 
 constexpr int64_t kGroupRows = kPackedGroupRows;
 constexpr int64_t kMaxHeight = kTileHeights[0];
+constexpr int64_t kScaleElements = weight_block_elements(WeightFormat::f8_e4m3);  // that a scale of x in e4m3 is stored for
 
 // A second thread costs so much, in multiply-adds and in values to quantise.
 constexpr int64_t kSerialWork = int64_t{1} << 18;
@@ -69,42 +71,80 @@ void widen_row(const T* x, int64_t row, const QuantizedRows& rows) {
   for (int64_t i = 0; i < rows.k; i += 8) widen8(x + i, rows.values + row * rows.k + i);
 }
 
+// Quantises a row to e4m3, in groups of `group` elements: the codes as the numbers that they stand for, and a scale for each 128 of them.
 template <class T>
-void quantize_rows(const GemmParams& p, int64_t first, int64_t count, int64_t block, const QuantizedRows& rows,
+void quantize_row_e4m3(const T* x, int64_t row, int64_t group, const QuantizedRows& rows) {
+  const int64_t k = rows.k;
+  float* const values = rows.values + row * k;
+  float* const scales = rows.scales + row * (k / kScaleElements);
+  widen_row<T>(x, row, rows);
+  for (int64_t first = 0; first < k; first += group) {
+    uint32_t largest = 0;
+    for (int64_t i = first; i < first + group; ++i) largest = std::max(largest, magnitude_bits(values[i]));
+    const HeadScale scale = computed_scale(largest, kv_largest(DType::fp8_e4m3));
+    for (int64_t i = first; i < first + group; ++i) {
+      values[i] = from_fp8_e4m3(quantize(values[i], scale.reciprocal, DType::fp8_e4m3));
+    }
+    std::fill(scales + first / kScaleElements, scales + (first + group) / kScaleElements, scale.scale);
+  }
+}
+
+// Says in which form x is multiplied by a segment.
+enum class XForm { as_it_is, blocks_of_32, blocks_of_256, e4m3_rows, e4m3_blocks };
+constexpr int kNumXForms = 5;
+
+XForm form_of_x(const GemmParams& p, const PackedRows& segment) {
+  if (p.quantize_x == DType::fp8_e4m3) {
+    return segment.scaling == WeightScaling::rows ? XForm::e4m3_rows : XForm::e4m3_blocks;
+  }
+  const int64_t block = x_block_elements(segment.format);
+  return block == 1 ? XForm::as_it_is : block == 32 ? XForm::blocks_of_32 : XForm::blocks_of_256;
+}
+
+template <class T>
+void quantize_rows(const GemmParams& p, int64_t first, int64_t count, XForm form, const QuantizedRows& rows,
                    int64_t num_threads) {
   const T* x = static_cast<const T*>(p.x) + first * p.x_stride;
   parallel_for(count, count * p.k < kSerialValues ? 1 : num_threads, [&](int64_t row) {
-    if (block == 1) widen_row<T>(x + row * p.x_stride, row, rows);
-    if (block == 32) quantize_row<T, 32>(x + row * p.x_stride, row, rows);
-    if (block == 256) quantize_row<T, 256>(x + row * p.x_stride, row, rows);
+    const T* const from = x + row * p.x_stride;
+    switch (form) {
+      case XForm::as_it_is: return widen_row<T>(from, row, rows);
+      case XForm::blocks_of_32: return quantize_row<T, 32>(from, row, rows);
+      case XForm::blocks_of_256: return quantize_row<T, 256>(from, row, rows);
+      case XForm::e4m3_rows: return quantize_row_e4m3<T>(from, row, p.k, rows);
+      case XForm::e4m3_blocks: return quantize_row_e4m3<T>(from, row, kScaleElements, rows);
+    }
   });
 }
 
-constexpr int64_t kXBlocks[] = {1, 32, 256};
-constexpr int kNumXBlocks = 3;
-
-constexpr int index_of_x_block(int64_t block) { return block == 1 ? 0 : block == 32 ? 1 : 2; }
-
-// Holds rows of x in blocks of each size of kXBlocks, as far as the weights need them.
+// Holds rows of x in each form that the weights need.
 struct Operand {
-  QuantizedRows rows[kNumXBlocks];
+  QuantizedRows rows[kNumXForms];
   int64_t num_rows = 0;  // that the scratch has room for
 
-  const QuantizedRows& of(WeightFormat format) const { return rows[index_of_x_block(x_block_elements(format))]; }
+  const QuantizedRows& of(XForm form) const { return rows[static_cast<int>(form)]; }
 };
 
-constexpr int64_t bytes_of_row(int64_t k, int64_t block) {
-  return block == 1 ? k * 4 : k + k / block * 4 + k / sum_elements(block) * 4;
+constexpr int64_t bytes_of_row(int64_t k, XForm form) {
+  switch (form) {
+    case XForm::as_it_is: return k * 4;
+    case XForm::blocks_of_32: return k + k / 32 * 4 + k / sum_elements(32) * 4;
+    case XForm::blocks_of_256: return k + k / 256 * 4 + k / sum_elements(256) * 4;
+    case XForm::e4m3_rows:
+    case XForm::e4m3_blocks: break;
+  }
+  return k * 4 + k / kScaleElements * 4;
 }
-static_assert(bytes_of_row(kMaxQuantizedK, 1) + bytes_of_row(kMaxQuantizedK, 32) + bytes_of_row(kMaxQuantizedK, 256) <=
+static_assert(bytes_of_row(kMaxQuantizedK, XForm::as_it_is) + bytes_of_row(kMaxQuantizedK, XForm::blocks_of_32) +
+                  bytes_of_row(kMaxQuantizedK, XForm::blocks_of_256) <=
               kQuantizedScratchBytes);
+static_assert(2 * bytes_of_row(kMaxQuantizedK, XForm::e4m3_rows) <= kQuantizedScratchBytes);
 
 Operand place_operand(const GemmParams& p, void* scratch) {
-  bool needs[kNumXBlocks] = {};
-  for (int32_t s = 0; s < p.packed.num_segments; ++s)
-    needs[index_of_x_block(x_block_elements(p.packed.segments[s].format))] = true;
+  bool needs[kNumXForms] = {};
+  for (int32_t s = 0; s < p.packed.num_segments; ++s) needs[static_cast<int>(form_of_x(p, p.packed.segments[s]))] = true;
   int64_t row_bytes = 0;
-  for (int i = 0; i < kNumXBlocks; ++i) row_bytes += needs[i] ? bytes_of_row(p.k, kXBlocks[i]) : 0;
+  for (int i = 0; i < kNumXForms; ++i) row_bytes += needs[i] ? bytes_of_row(p.k, static_cast<XForm>(i)) : 0;
   Operand operand;
   operand.num_rows = std::min(p.m, std::max(int64_t{1}, kQuantizedRowsBytes / row_bytes));
   if (operand.num_rows < p.m) operand.num_rows -= operand.num_rows > kMaxHeight ? operand.num_rows % kMaxHeight : 0;
@@ -113,18 +153,20 @@ Operand place_operand(const GemmParams& p, void* scratch) {
     array = reinterpret_cast<std::remove_reference_t<decltype(array)>>(next);
     next += count * static_cast<int64_t>(sizeof *array);
   };
-  for (int i = 0; i < kNumXBlocks; ++i) {
+  for (int i = 0; i < kNumXForms; ++i) {
     if (!needs[i]) continue;
-    const int64_t block = kXBlocks[i];
+    const auto form = static_cast<XForm>(i);
     QuantizedRows& rows = operand.rows[i];
     rows.k = p.k;
-    if (block == 1) {
-      take(rows.values, operand.num_rows * p.k);
+    if (form == XForm::blocks_of_32 || form == XForm::blocks_of_256) {
+      const int64_t block = form == XForm::blocks_of_32 ? 32 : 256;
+      take(rows.scales, operand.num_rows * (p.k / block));
+      take(rows.sums, operand.num_rows * (p.k / sum_elements(block)));
+      take(rows.codes, operand.num_rows * p.k);
       continue;
     }
-    take(rows.scales, operand.num_rows * (p.k / block));
-    take(rows.sums, operand.num_rows * (p.k / sum_elements(block)));
-    take(rows.codes, operand.num_rows * p.k);
+    take(rows.values, operand.num_rows * p.k);
+    if (form != XForm::as_it_is) take(rows.scales, operand.num_rows * (p.k / kScaleElements));
   }
   return operand;
 }
@@ -145,7 +187,9 @@ void store_sums(const GemmParams& p, int64_t row, int64_t rows, int64_t column, 
 template <class T>
 void multiply_group(const GemmParams& p, const QuantizedKernels& kernels, const Operand& operand, const PackedRows& weights,
                     int64_t group, int64_t column, int64_t first, int64_t count) {
-  const auto& products = kernels.products[static_cast<int64_t>(weights.format) - 1];
+  const auto& products =
+      p.quantize_x == DType::fp8_e4m3 ? kernels.float8_products : kernels.products[static_cast<int64_t>(weights.format) - 1];
+  const QuantizedRows& x = operand.of(form_of_x(p, weights));
   const int64_t group_bytes = packed_weight_bytes(weights.format, kGroupRows, p.k);
   const auto* packed = static_cast<const uint8_t*>(weights.data) + group * group_bytes;
   const int64_t columns = std::min(kGroupRows, weights.rows - group * kGroupRows);
@@ -154,7 +198,7 @@ void multiply_group(const GemmParams& p, const QuantizedKernels& kernels, const 
     const int64_t height = kTileHeights[i];
     for (; row + height <= count; row += height) {
       alignas(64) float sums[kMaxHeight * kGroupRows];
-      products[i](packed, operand.of(weights.format), row, sums);
+      products[i](packed, x, row, sums);
       if (p.y_dtype == p.dtype) {
         store_sums<T, T>(p, first + row, height, column, columns, sums);
       } else {
@@ -171,8 +215,8 @@ void run(const GemmParams& p, const QuantizedKernels& kernels, void* scratch, in
   for (int32_t s = 0; s < p.packed.num_segments; ++s) num_groups += divide_up(p.packed.segments[s].rows, kGroupRows);
   for (int64_t first = 0; first < p.m; first += operand.num_rows) {
     const int64_t count = std::min(operand.num_rows, p.m - first);
-    for (int i = 0; i < kNumXBlocks; ++i) {
-      if (operand.rows[i].k > 0) quantize_rows<T>(p, first, count, kXBlocks[i], operand.rows[i], num_threads);
+    for (int i = 0; i < kNumXForms; ++i) {
+      if (operand.rows[i].k > 0) quantize_rows<T>(p, first, count, static_cast<XForm>(i), operand.rows[i], num_threads);
     }
     const int64_t threads = count * num_groups * kGroupRows * p.k < kSerialWork ? 1 : num_threads;
     const int64_t parts = threads > 1 ? std::min(threads * kPartsPerThread, num_groups) : 1;

@@ -12,12 +12,12 @@
 
 namespace prologue::cpu {
 
-// Holds the rows of x as codes: x = scale of the block * code; or, for f8_e4m3, as they are.
+// Holds the rows of x as codes: x = scale of the block * code; or, for f8_e4m3, as they are, or as codes of e4m3.
 struct QuantizedRows {
   int8_t* codes = nullptr;  // [rows, k]
-  float* scales = nullptr;  // [rows, k / block], block = 32 or 256
+  float* scales = nullptr;  // [rows, k / block], block = 32 or 256; of e4m3 128
   int32_t* sums = nullptr;  // [rows, k / sum_elements]: of adjacent codes
-  float* values = nullptr;  // [rows, k], where the others are null
+  float* values = nullptr;  // [rows, k], where codes and sums are null: x, or the numbers that codes of e4m3 stand for
   int64_t k = 0;
 };
 
@@ -40,6 +40,7 @@ constexpr int64_t kNumTileHeights = 4;
 struct QuantizedKernels {
   const char* instructions;
   GroupProduct products[kNumWeightFormats][kNumTileHeights];  // of q8_0, q4_0, ...; for each height of kTileHeights
+  GroupProduct float8_products[kNumTileHeights];              // of f8_e4m3 and x in e4m3 (GemmParams::quantize_x)
 };
 
 PROLOGUE_API extern const QuantizedKernels kScalarKernels;
@@ -51,7 +52,7 @@ PROLOGUE_API const QuantizedKernels& fastest_kernels();
 // The scratch of quantized_gemm is enough for a row of any k that validate() accepts. Several rows take no more than kQuantizedRowsBytes.
 inline constexpr int64_t kMaxQuantizedK = int64_t{1} << 20;
 inline constexpr int64_t kQuantizedRowsBytes = int64_t{3} << 20;
-inline constexpr int64_t kQuantizedScratchBytes = int64_t{7} << 20;
+inline constexpr int64_t kQuantizedScratchBytes = int64_t{9} << 20;
 
 // Runs a call with segments. `scratch` is aligned to 64 bytes.
 void quantized_gemm(const GemmParams& params, const QuantizedKernels& kernels, void* scratch, int64_t num_threads);

@@ -262,9 +262,12 @@ struct Int4 {
   }
 };
 
-// A block is: scale | 128 x float8_e4m3fn. x is not quantised. The products of even k are one sum, those of odd k another one.
+// A block is: scale | 128 x float8_e4m3fn. The products of even k are one sum, those of odd k another one. x is not quantised; if SCALED, it is
+// codes as numbers, with a scale for each block.
+template <bool SCALED>
 struct F8 {
   static constexpr int64_t kBlock = 128, kXBlock = 1, kBytes = 132;
+  static constexpr bool kScaledValues = SCALED;
 
   template <int ROWS>
   static void add_block(const uint8_t* block, const RowsAt& x, Floats (&y)[ROWS]) {
@@ -283,7 +286,11 @@ struct F8 {
     }
     const Floats scale = load_floats(block);
     const Floats to_codes = broadcast(256.0f);
-    for (int r = 0; r < ROWS; ++r) y[r] = add(y[r], multiply(multiply(add(even[r], odd[r]), to_codes), scale));
+    for (int r = 0; r < ROWS; ++r) {
+      Floats by = scale;
+      if constexpr (SCALED) by = multiply(scale, broadcast(x.scale(r)));
+      y[r] = add(y[r], multiply(multiply(add(even[r], odd[r]), to_codes), by));
+    }
   }
 };
 
@@ -469,6 +476,7 @@ void product(const uint8_t* group, const QuantizedRows& x, int64_t row, float* y
     at.codes = x.codes + row * x.k, at.scales = x.scales + row * num_scales, at.sums = x.sums + row * num_sums;
   } else {
     at.values = x.values + row * x.k;
+    if constexpr (Format::kScaledValues) at.scale_stride = num_blocks, at.scales = x.scales + row * num_blocks;
   }
   Floats sums[ROWS];
   for (Floats& sum : sums) sum = broadcast(0.0f);
@@ -482,6 +490,7 @@ void product(const uint8_t* group, const QuantizedRows& x, int64_t row, float* y
       at.sums += Format::kBlock / kSum;
     } else {
       at.values += Format::kBlock;
+      if constexpr (Format::kScaledValues) ++at.scales;
     }
   }
   for (int r = 0; r < ROWS; ++r) store(y + r * kRows, sums[r]);
@@ -496,7 +505,7 @@ constexpr void set_products(GroupProduct (&products)[kNumTileHeights]) {
 }
 
 constexpr QuantizedKernels make_kernels(const char* instructions) {
-  QuantizedKernels kernels = {instructions, {}};
+  QuantizedKernels kernels = {instructions, {}, {}};
   set_products<Q8_0>(kernels.products[0]);
   set_products<Nibbles<false, false>>(kernels.products[1]);
   set_products<Nibbles<true, false>>(kernels.products[2]);
@@ -505,7 +514,7 @@ constexpr QuantizedKernels make_kernels(const char* instructions) {
   set_products<Parts<false>>(kernels.products[5]);
   set_products<Parts<true>>(kernels.products[6]);
   set_products<Q6K>(kernels.products[7]);
-  set_products<F8>(kernels.products[8]);
+  set_products<F8<false>>(kernels.products[8]);
   set_products<I8>(kernels.products[9]);
   set_products<Q2K>(kernels.products[10]);
   set_products<Q3K>(kernels.products[11]);
@@ -515,6 +524,7 @@ constexpr QuantizedKernels make_kernels(const char* instructions) {
   set_products<Int4<32>>(kernels.products[15]);
   set_products<Int4<64>>(kernels.products[16]);
   set_products<Int4<128>>(kernels.products[17]);
+  set_products<F8<true>>(kernels.float8_products);
   return kernels;
 }
 

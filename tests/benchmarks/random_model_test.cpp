@@ -180,11 +180,11 @@ TEST_F(RandomModel, EveryFormatGenerates) {
   wide.ffn_size = 512;
   wide.num_q_heads = 16;
   for (const std::string& format : model_formats()) {
-    const bool huggingface = format == "f8_e4m3" || format == "i8" || format.starts_with("i4_");
+    const bool huggingface = format.starts_with("f8_e4m3") || format == "i8" || format.starts_with("i4_");
     const std::string want = format == "bfloat16" ? "float32"
                              : format == "q4_k_m" ? "q4_k and q6_k"
-                             : huggingface        ? format + " and float32"  // the embedding
-                                                  : format;
+                             : huggingface ? (format == "f8_e4m3_rows" ? "f8_e4m3" : format) + " and float32"  // the embedding
+                                           : format;
     EXPECT_EQ(generate(wide, format), want);
   }
   ModelShape mixture = wide;
@@ -237,13 +237,18 @@ TEST_F(RandomModel, MatricesOf8BitsHaveTheDeviationOfBFloat16) {
   ModelShape shape = small();
   shape.hidden_size = 256;
   shape.ffn_size = 1500;  // the last block of scales has fewer rows, and the rows of the last projection are not whole blocks
-  for (const std::string format : {"f8_e4m3", "i8"}) {
+  for (const std::string format : {"f8_e4m3", "f8_e4m3_rows", "i8"}) {
     SCOPED_TRACE(format);
     remove();
     write(shape, 1, 2, format);
     const auto directory = Checkpoint::open(path_);
     ASSERT_TRUE(directory.ok()) << directory.status().message();
     EXPECT_EQ((*directory)->tensor("model.embed_tokens.weight")->type, GgmlType::bf16);
+    EXPECT_EQ((*directory)->quantizes_activations(), format != "i8");
+    EXPECT_EQ((*directory)->tensor("model.layers.1.mlp.gate_proj.weight")->scaling, format == "f8_e4m3" ? WeightScaling::squares
+                                                                                    : format == "f8_e4m3_rows"
+                                                                                        ? WeightScaling::rows
+                                                                                        : WeightScaling::blocks);
     for (const auto& [name, rows, columns] :
          {std::tuple("model.layers.1.mlp.gate_proj.weight", 1500, 256), {"model.layers.0.mlp.down_proj.weight", 256, 1500}}) {
       const TensorInfo* const tensor = (*directory)->tensor(name);
@@ -259,7 +264,7 @@ TEST_F(RandomModel, MatricesOf8BitsHaveTheDeviationOfBFloat16) {
         sum += value, squares += value * value;
       }
       EXPECT_NEAR(sum / (1500.0 * 256.0), 0.0, 0.01);
-      EXPECT_NEAR(squares / (1500.0 * 256.0), 1.0, format == "i8" ? 0.1 : 0.35);  // few blocks have a scale of their own
+      EXPECT_NEAR(squares / (1500.0 * 256.0), 1.0, format == "f8_e4m3" ? 0.35 : 0.1);  // few blocks have a scale of their own
     }
   }
 }
@@ -308,8 +313,8 @@ TEST_F(RandomModel, WhatCannotBeWrittenIsAnError) {
   EXPECT_EQ(write_random_model(shape, 1, "/dev/full", 2).message(),
             "/dev/full: this file cannot be written: No space left on device");
   EXPECT_EQ(write_random_model(shape, 1, path_, 1, "q1_0").message(),
-            "the format of the weights is q1_0: it must be bfloat16, a block format of GGUF, q4_k_m, f8_e4m3, i8, i4_32, i4_64 "
-            "or i4_128");
+            "the format of the weights is q1_0: it must be bfloat16, a block format of GGUF, q4_k_m, f8_e4m3, f8_e4m3_rows, i8, "
+            "i4_32, i4_64 or i4_128");
   ModelShape mixture = shape;
   mixture.name = "mixture", mixture.num_experts = 4, mixture.experts_per_token = 2;
   EXPECT_EQ(write_random_model(mixture, 1, path_, 1, "i8").message(),

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -13,6 +14,7 @@
 #include <prologue/engine/checkpoint/checkpoint.h>
 #include <prologue/engine/engine.h>
 #include <prologue/engine/model/weight_loader.h>
+#include <prologue/kernels/gemm/backends.h>
 
 #include "tests/oracle/weight_blocks.h"
 #include "tests/support/random.h"
@@ -185,6 +187,11 @@ TEST_P(QuantizedCheckpoint, WeightsStayPackedOrBecomeValues) {
       EXPECT_EQ(loader.types_text(), std::string(weight_format_name(format())) + " and float32");
       EXPECT_EQ(loader.weight_bytes(), (160 + 32 + 32) * 2 * 132 + 33 * 200 * 4);
       const auto expect_packed = [&](const PackedRows& rows, const Quantized& q, int64_t first, int64_t count) {
+        const bool in_squares = first % 128 == 0;
+        EXPECT_EQ(rows.scaling, !kind().is_float                 ? WeightScaling::blocks
+                                : kind().scales != Scales::block ? WeightScaling::rows
+                                : in_squares                     ? WeightScaling::squares
+                                                                 : WeightScaling::blocks);
         EXPECT_EQ(rows.format, format());
         ASSERT_EQ(rows.rows, count);
         const auto want = test::packed_blocks(format(), count, q.cols, blocks_of(q, first, count));
@@ -300,6 +307,164 @@ TEST_P(QuantizedModel, HasTheLogitsOfItsValues) {
   for (const float logit : want) largest = std::max(largest, std::fabs(logit));
   // With codes of 8 bits x is as it is; with int8 it is quantised, too.
   for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(kept[i], want[i], largest * (kind().is_float ? 1e-5f : 0.05f)) << i;
+}
+
+// ---- Activations ----
+
+TEST(QuantizedActivations, AreWhatTheConfigurationSays) {
+  const auto with_inputs = [](const std::string& weights, const std::string& inputs) {
+    return R"({"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {"group_0": {"weights": {)" +
+           weights + R"(}, "input_activations": )" + inputs + "}}}";
+  };
+  const std::string channel = R"("num_bits": 8, "type": "float", "strategy": "channel")",
+                    block = R"("num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128])",
+                    int_channel = R"("num_bits": 8, "type": "int", "strategy": "channel")";
+  const std::string token = R"({"num_bits": 8, "type": "float", "dynamic": true, "strategy": "token"})",
+                    group = R"({"num_bits": 8, "type": "float", "dynamic": true, "strategy": "group", "group_size": 128})";
+  const std::string mixed =
+      R"({"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {"a": {"weights": {)" + channel +
+      R"(}, "input_activations": null}, "b": {"weights": {)" + channel + R"(}, "input_activations": )" + token + "}}}";
+  const std::vector<std::pair<std::string, bool>> cases = {
+      {"", false},
+      {kBlockFp8, true},
+      {R"({"quant_method": "fp8"})", true},
+      {R"({"quant_method": "fp8", "activation_scheme": "dynamic"})", true},
+      {R"({"quant_method": "fp8", "activation_scheme": "static"})", false},
+      {R"({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0})", true},
+      {compressed("float-quantized", "float", "channel"), false},  // no strategy
+      {with_inputs(channel, token), true},
+      {with_inputs(channel, "null"), false},
+      {with_inputs(channel, R"({"num_bits": 8, "type": "float", "dynamic": false, "strategy": "tensor"})"), false},
+      {with_inputs(channel, R"({"num_bits": 8, "type": "float", "dynamic": true, "strategy": "tensor"})"), false},
+      {with_inputs(channel, R"({"num_bits": 4, "type": "float", "dynamic": true, "strategy": "token"})"), false},
+      {with_inputs(channel, R"({"num_bits": 8, "type": "int", "dynamic": true, "strategy": "token"})"), false},
+      {with_inputs(channel, group), false},
+      {with_inputs(block, group), true},
+      {with_inputs(block, token), false},
+      {with_inputs(block, R"({"num_bits": 8, "type": "float", "dynamic": true, "strategy": "group", "group_size": 64})"), false},
+      {with_inputs(int_channel, R"({"num_bits": 8, "type": "int", "dynamic": true, "strategy": "token"})"), false},
+      {mixed, false},
+  };
+  for (const auto& [config, quantized] : cases) {
+    const TemporaryDirectory directory(testing::TempDir());
+    SafetensorsWriter writer;
+    writer.add("norm.weight", "F32", {1}, std::vector<float>{1});
+    directory.write("config.json", config_of(config));
+    directory.write("model.safetensors", writer.bytes());
+    const auto checkpoint = Checkpoint::open(directory.path());
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+    EXPECT_EQ((*checkpoint)->quantizes_activations(), quantized) << config;
+  }
+}
+
+class Float8Activations : public QuantizedModel {
+ protected:
+  Result<std::unique_ptr<Engine>> load(Device device, ActivationQuantization activations,
+                                       const std::function<void(EngineOptions&)>& change = {}) {
+    EngineOptions options;
+    options.model_path = directory_.path();
+    options.device = device;
+    options.num_threads = 1;
+    options.context_length = 32;
+    options.max_seqs = 1;
+    if (device == Device::cpu) options.dtype = DType::f32;
+    options.keep_quantized = true;
+    options.activations = activations;
+    if (change) change(options);
+    return Engine::load(options);
+  }
+  static int64_t quantized_products(const Engine& engine) {
+    int64_t count = 0;
+    for (const Node& node : engine.graph().nodes) {
+      const auto* const product = std::get_if<GemmParams>(&node.parameters);
+      if (product != nullptr && product->quantize_x == DType::fp8_e4m3) ++count;
+    }
+    return count;
+  }
+  static std::vector<float> logits_of(Engine& engine) {
+    std::vector<float> all;
+    ScoreOptions score;
+    score.on_logits = [&](size_t, std::span<const float> row) { all.insert(all.end(), row.begin(), row.end()); };
+    EXPECT_TRUE(engine.score(std::vector<int32_t>{0, 1}, std::vector<int32_t>{2, 1, 0}, score).ok());
+    return all;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Kinds, Float8Activations, testing::ValuesIn(kinds()), [](const auto& row) { return row.param.name; });
+
+// QKV, the output, gate and up: down has rows that are no whole blocks, and lm_head is not quantised.
+TEST_P(Float8Activations, OfProductsWithFloat8WeightsOnTheCpuIfAsked) {
+  write(true);
+  const auto as_it_is = load(Device::cpu, ActivationQuantization::automatic);
+  ASSERT_TRUE(as_it_is.ok()) << as_it_is.status().message();
+  EXPECT_FALSE((*as_it_is)->quantizes_activations());
+  EXPECT_EQ(quantized_products(**as_it_is), 0);
+  const auto quantized = load(Device::cpu, ActivationQuantization::fp8);
+  if (!kind().is_float) {
+    ASSERT_FALSE(quantized.ok());
+    EXPECT_EQ(quantized.status().code(), StatusCode::invalid_argument);
+    EXPECT_NE(quantized.status().message().find(
+                  "activations are fp8: the weights that stay quantised must be f8_e4m3, all of them, but the "
+                  "weights are held as i8 and float32"),
+              std::string::npos)
+        << quantized.status().message();
+    return;
+  }
+  ASSERT_TRUE(quantized.ok()) << quantized.status().message();
+  EXPECT_TRUE((*quantized)->quantizes_activations());
+  EXPECT_EQ(quantized_products(**quantized), 3);
+  const std::vector<float> want = logits_of(**as_it_is), got = logits_of(**quantized);
+  ASSERT_EQ(got.size(), want.size());
+  EXPECT_NE(got, want);
+  float largest = 0.0f;
+  for (const float logit : want) largest = std::max(largest, std::fabs(logit));
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 0.1f * largest) << i;
+}
+
+TEST_P(Float8Activations, NeedWeightsThatStayQuantised) {
+  write(true);
+  const auto engine = load(Device::cpu, ActivationQuantization::fp8, [](EngineOptions& o) { o.keep_quantized = false; });
+  ASSERT_FALSE(engine.ok());
+  EXPECT_EQ(engine.status().code(), StatusCode::invalid_argument);
+  EXPECT_NE(engine.status().message().find("the weights are held as float32, since keep_quantized is off"), std::string::npos)
+      << engine.status().message();
+}
+
+// In float32 every step on CUDA makes separate products, which quantise x as those of the CPU do; a rounding before that may choose the next code.
+TEST_P(Float8Activations, HaveTheLogitsOfTheCpu_cuda) {
+  if (!check_gpu().ok()) GTEST_SKIP() << check_gpu().message();
+  if (!kind().is_float || !check_float8_gemm(Device::cuda).ok()) GTEST_SKIP() << "no products of float8";
+  write(true);
+  std::vector<std::vector<float>> logits;
+  for (const Device device : {Device::cpu, Device::cuda}) {
+    const auto engine = load(device, ActivationQuantization::fp8, [](EngineOptions& o) { o.dtype = DType::f32; });
+    ASSERT_TRUE(engine.ok()) << engine.status().message();
+    logits.push_back(logits_of(**engine));
+  }
+  float largest = 0.0f;
+  for (const float logit : logits[0]) largest = std::max(largest, std::fabs(logit));
+  ASSERT_EQ(logits[0].size(), logits[1].size());
+  for (size_t i = 0; i < logits[0].size(); ++i) EXPECT_NEAR(logits[1][i], logits[0][i], 0.02f * largest) << i;
+}
+
+// On CUDA they are what the files say, where the GPU has the products; --activations decides otherwise.
+TEST_P(Float8Activations, AreWhatTheFilesSay_cuda) {
+  if (!check_gpu().ok()) GTEST_SKIP() << check_gpu().message();
+  write(true);
+  const auto checkpoint = Checkpoint::open(directory_.path());
+  ASSERT_TRUE(checkpoint.ok());
+  const bool supported = check_float8_gemm(Device::cuda).ok();
+  const auto automatic = load(Device::cuda, ActivationQuantization::automatic);
+  ASSERT_TRUE(automatic.ok()) << automatic.status().message();
+  EXPECT_EQ((*automatic)->quantizes_activations(), supported && (*checkpoint)->quantizes_activations());
+  const auto off = load(Device::cuda, ActivationQuantization::as_dtype);
+  ASSERT_TRUE(off.ok()) << off.status().message();
+  EXPECT_EQ(quantized_products(**off), 0);
+  const auto on = load(Device::cuda, ActivationQuantization::fp8);
+  EXPECT_EQ(on.ok(), supported && kind().is_float);
+  EXPECT_EQ(on.ok() ? quantized_products(**on) : 3, 3);
+  const auto invariant = load(Device::cuda, ActivationQuantization::fp8, [](EngineOptions& o) { o.batch_invariant = true; });
+  EXPECT_FALSE(invariant.ok());
 }
 
 // ---- Refusals ----

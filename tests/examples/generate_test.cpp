@@ -195,7 +195,8 @@ TEST(Generate, FilesOfManyObjectsAreReadInLinearTime) {
     EXPECT_NE(generate_with_model("--score " + path).err.find("row 0 has no list"), std::string::npos);
     std::ofstream(path) << R"({"prompt": [)" << content << "]}";
     EXPECT_NE(generate_with_model("--prompts " + path).err.find("line 1 must be a JSON string"), std::string::npos);
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));  // linear: 12 under sanitizers on a busy machine
+    EXPECT_LT(std::chrono::steady_clock::now() - start,
+              std::chrono::seconds(60));  // linear: 12 under sanitizers on a busy machine
   }
 }
 
@@ -276,16 +277,16 @@ TEST(Generate, VersionAndHelp) {
   EXPECT_EQ(generate("--version").exit_code, 0);
   const Outcome help = generate("--help");
   EXPECT_EQ(help.exit_code, 0);
-  for (const char* flag : {"--model",          "--prompt",        "--prompt-file",
-                           "--chat",           "--max-tokens",    "--temperature",
-                           "--top-k",          "--top-p",         "--min-p",
-                           "--seed",           "--stop",          "--ignore-eos",
-                           "--device",         "--dtype",         "--page-size",
-                           "--context",        "--threads",       "--system",
-                           "--unfused",        "--print-graph",   "--profile",
-                           "--score",          "--json",          "--quiet",
-                           "--hadamard-block", "--chat-template", "--chat-template-kwargs",
-                           "--chat-date",      "--keep-quantized"}) {
+  for (const char* flag : {"--model",          "--prompt",         "--prompt-file",
+                           "--chat",           "--max-tokens",     "--temperature",
+                           "--top-k",          "--top-p",          "--min-p",
+                           "--seed",           "--stop",           "--ignore-eos",
+                           "--device",         "--dtype",          "--page-size",
+                           "--context",        "--threads",        "--system",
+                           "--unfused",        "--print-graph",    "--profile",
+                           "--score",          "--json",           "--quiet",
+                           "--hadamard-block", "--chat-template",  "--chat-template-kwargs",
+                           "--chat-date",      "--keep-quantized", "--activations"}) {
     EXPECT_NE(help.out.find(flag), std::string::npos) << flag;
   }
 }

@@ -1,6 +1,8 @@
 // Compares the operations over tokens, the matrix product, and those of a mixture of experts.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <iterator>
 #include <limits>
 
 #include <prologue/kernels/gemm/gemm.h>
@@ -567,6 +569,69 @@ Outcome run_moe_route(Backend backend, uint64_t seed, const Sizes& sizes) {
   });
 }
 
+// Rows of f8_e4m3, packed: codes below 2 in magnitude, and scales of 0.5 to 1 that are equal where `scaling` says so.
+std::vector<uint8_t> float8_rows(Random& random, WeightScaling scaling, int64_t rows, int64_t k) {
+  constexpr int64_t kStretch = 65521, kBlock = 128, kBlockBytes = 132;
+  std::vector<uint8_t> stretch(kStretch);
+  for (uint8_t& code : stretch) code = static_cast<uint8_t>(random.bits() & 0xbf);
+  const int64_t of_row = k / kBlock;
+  std::vector<uint8_t> blocks(static_cast<size_t>(rows * of_row * kBlockBytes));
+  for (int64_t i = 0; i < rows * of_row; ++i) {
+    const int64_t row = i / of_row, block = i % of_row;
+    uint8_t* const at = blocks.data() + i * kBlockBytes;
+    const int64_t of = scaling == WeightScaling::rows ? row * 7 : scaling == WeightScaling::squares ? row / 128 * 11 + block : i;
+    const float scale = 0.5f + static_cast<float>(stretch[static_cast<size_t>(of % kStretch)]) / 512.0f;
+    std::memcpy(at, &scale, sizeof scale);
+    for (int64_t c = 0; c < kBlock; ++c) at[4 + c] = stretch[static_cast<size_t>((i * kBlock + c) % kStretch)];
+  }
+  std::vector<uint8_t> packed(static_cast<size_t>(packed_weight_bytes(WeightFormat::f8_e4m3, rows, k)));
+  static_cast<void>(pack_weight({WeightFormat::f8_e4m3, rows, k, blocks.data(), packed.data()}, {Device::cpu, 2}));
+  return packed;
+}
+
+// Float8 by float8 at sizes that CUDA divides into pieces. Tensor cores lose what is 13 bits below the largest of 32 products and their sum so far; a
+// sum has a deviation of about 0.6 sqrt(k), and is below 7 of them.
+Outcome run_float8_gemm(Backend backend, uint64_t seed, const Sizes& sizes) {
+  Random random(seed);
+  constexpr int64_t kWidths[] = {128, 256, 640, 2048, 4096, 8192, 14336};
+  GemmParams p;
+  p.k = p.x_stride = kWidths[random.integer(0, std::size(kWidths) - 1)];
+  p.quantize_x = DType::fp8_e4m3;
+  const auto num_segments = static_cast<int32_t>(random.integer(1, 3));
+  const int64_t max_rows = (sizes.max_elements >> random.integer(0, 5)) / p.k / num_segments;
+  return with_random_dtype(random, [&](auto type) {
+    using T = decltype(type);
+    Arena arena(backend);
+    std::string segments;
+    for (int32_t s = 0; s < num_segments; ++s) {
+      const int64_t step = random.integer(0, 3) == 0 ? 1 : 16;
+      const int64_t rows = random.integer(1, std::max<int64_t>(1, max_rows / step)) * step;
+      const auto scaling = static_cast<WeightScaling>(random.integer(0, 2));
+      p.packed.segments[p.packed.num_segments++] = {arena.input(float8_rows(random, scaling, rows, p.k), 16),
+                                                    WeightFormat::f8_e4m3, rows, scaling};
+      p.n += rows;
+      segments += str_cat(" ", rows, " ", weight_scaling_name(scaling));
+    }
+    p.m = std::min(random_tokens(random, sizes, std::max(p.k, p.n)),
+                   std::max<int64_t>(1, (sizes.max_products >> random.integer(0, 6)) / p.k / p.n));
+    p.dtype = p.y_dtype = FloatFormat<T>::dtype;
+    if (random.integer(0, 3) == 0) p.x_stride += random.integer(1, 9);
+    p.y_stride = p.n + (random.integer(0, 3) == 0 ? random.integer(1, 9) : 0);
+    p.x = arena.input(many_normals<T>(random, p.m * p.x_stride));
+    if (random.integer(0, 1) == 0) p.bias = arena.input(random.normals<T>(p.n));
+    p.y = arena.output<T>(p.m * p.y_stride);
+    const Result<GemmContext*> context = context_for(backend);
+    const Status status =
+        context.ok() ? arena.run([&](const Execution& execution) { return gemm(p, **context, execution); }) : context.status();
+    const double k = static_cast<double>(p.k);
+    return outcome(
+        str_cat(dtype_name(p.dtype), " M=", p.m, " N=", p.n, " K=", p.k, " strides ", p.x_stride, ", ", p.y_stride,
+                " bias=", p.bias != nullptr, " rows", segments),
+        status, arena,
+        {{p.y, "y", element_of<T>(), {{"row", p.y_stride}, {"column", 1}}, 1.0, k / 32.0 * 0x1p-13 * 4.2 * std::sqrt(k)}});
+  });
+}
+
 Outcome run_moe_gemm(Backend backend, uint64_t seed, const Sizes& sizes) {
   Random random(seed);
   const Experts experts = random_experts(random);
@@ -654,6 +719,7 @@ std::vector<Operation> token_operations() {
           {"embedding", run_embedding},
           {"end_step", run_end_step},
           {"gemm", run_gemm},
+          {"float8_gemm", run_float8_gemm},
           {"gather_cos_sin", run_gather_cos_sin},
           {"logprobs", run_logprobs},
           {"moe_combine", run_moe_combine},

@@ -25,7 +25,8 @@ std::vector<std::unique_ptr<GemmContext>> make_contexts() {
 
 // Weights in block formats: whole blocks, rows that add up to n.
 void choose_packed_weights(Choices& choices, MemoryMap& map, GemmParams& p) {
-  const int64_t elements = choices.chance(2) ? 32 : choices.chance(2) ? 128 : 256;
+  const bool quantizes = p.quantize_x == DType::fp8_e4m3;
+  const int64_t elements = quantizes ? 128 : choices.chance(2) ? 32 : choices.chance(2) ? 128 : 256;
   p.k = choices.hostile() ? choices.size(0, 70) : elements * choices.integer(0, 3);
   p.packed.num_segments =
       static_cast<int32_t>(choices.hostile() ? choices.integer(-1, 5) : choices.integer(1, kMaxWeightSegments));
@@ -33,7 +34,8 @@ void choose_packed_weights(Choices& choices, MemoryMap& map, GemmParams& p) {
   for (int32_t s = 0; s < std::clamp(p.packed.num_segments, 0, kMaxWeightSegments); ++s) {
     PackedRows& segment = p.packed.segments[s];
     std::vector<WeightFormat> formats;  // with whole blocks
-    for (auto number = 1; number <= static_cast<int>(kLastWeightFormat); ++number) {
+    if (quantizes) formats.push_back(WeightFormat::f8_e4m3);
+    for (auto number = 1; !quantizes && number <= static_cast<int>(kLastWeightFormat); ++number) {
       const auto format = static_cast<WeightFormat>(number);
       if (elements % weight_block_elements(format) == 0) formats.push_back(format);
     }
@@ -41,6 +43,9 @@ void choose_packed_weights(Choices& choices, MemoryMap& map, GemmParams& p) {
                          ? static_cast<WeightFormat>(choices.integer(-1, static_cast<int>(kLastWeightFormat) + 2))
                          : formats[static_cast<size_t>(choices.integer(0, static_cast<int64_t>(formats.size()) - 1))];
     segment.rows = choices.size(0, 40);
+    if (segment.format == WeightFormat::f8_e4m3 || choices.hostile()) {
+      segment.scaling = static_cast<WeightScaling>(choices.hostile() ? choices.integer(-1, 3) : choices.integer(0, 2));
+    }
     rows = plus(rows, segment.rows);
     const int64_t groups = segment.rows <= 0 ? 0 : (segment.rows - 1) / kPackedGroupRows + 1;
     const int64_t blocks = p.k / weight_block_elements(segment.format);
@@ -66,6 +71,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   p.y_dtype = choices.hostile() ? activation_type(choices) : choices.chance(2) ? DType::f32 : p.dtype;
   p.batch_invariant = choices.chance(3);
   const bool packed = choices.chance(3);
+  if (packed && choices.chance(4)) p.quantize_x = DType::fp8_e4m3;
+  if (choices.hostile()) p.quantize_x = static_cast<DType>(choices.integer(-1, 7));
   if (packed) choose_packed_weights(choices, map, p);
   p.x_stride = choices.stride(p.k);
   p.y_stride = choices.stride(p.n);
