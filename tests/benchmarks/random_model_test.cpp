@@ -82,22 +82,24 @@ TEST_F(RandomModel, WeightsAreNormalAndScaled) {
 TEST_F(RandomModel, BlocksHaveTheDeviationOfBFloat16) {
   ModelShape shape = small();
   shape.hidden_size = 256;
+  shape.ffn_size = 128;
   shape.vocab_size = 4000;
   for (const WeightFormat format :
        {WeightFormat::q8_0, WeightFormat::q4_0, WeightFormat::q4_1, WeightFormat::q5_0, WeightFormat::q5_1, WeightFormat::q4_k,
         WeightFormat::q5_k, WeightFormat::q6_k, WeightFormat::q2_k, WeightFormat::q3_k, WeightFormat::iq4_nl,
-        WeightFormat::iq4_xs, WeightFormat::mxfp4}) {
+        WeightFormat::iq4_xs, WeightFormat::mxfp4, WeightFormat::nvfp4}) {
     SCOPED_TRACE(weight_format_name(format));
     write(shape, 1, 2, weight_format_name(format));
-    const auto file = GgufFile::open(path_);
+    const auto file = Checkpoint::open(path_);
     ASSERT_TRUE(file.ok()) << file.status().message();
-    const auto tensor = file->tensor("output.weight", {256, 4000});
-    ASSERT_TRUE(tensor.ok()) << tensor.status().message();
-    std::string name = ggml_type_name((*tensor)->type);
+    const TensorInfo* const tensor = (*file)->tensor("output.weight");
+    ASSERT_NE(tensor, nullptr);
+    ASSERT_EQ(tensor->shape, (std::vector<int64_t>{4000, 256}));
+    std::string name(tensor->type_name);
     std::transform(name.begin(), name.end(), name.begin(), [](char c) { return static_cast<char>(std::tolower(c)); });
     EXPECT_EQ(name, weight_format_name(format));
-    std::vector<uint8_t> bytes(static_cast<size_t>((*tensor)->size_bytes));
-    ASSERT_TRUE(file->read(**tensor, 0, (*tensor)->size_bytes, bytes.data()).ok());
+    std::vector<uint8_t> bytes(static_cast<size_t>(tensor->size_bytes));  // NVFP4 with the tensor's scale in each block
+    ASSERT_TRUE((*file)->read(*tensor, 0, tensor->size_bytes, bytes.data()).ok());
     const int64_t row_bytes = 256 / weight_block_elements(format) * weight_block_bytes(format);
     std::vector<double> sums(256), squares(256);  // by column
     for (int64_t row = 0; row < 4000; ++row) {
@@ -189,8 +191,10 @@ TEST_F(RandomModel, EveryFormatGenerates) {
   }
   ModelShape mixture = wide;
   mixture.num_experts = 3, mixture.experts_per_token = 2;
-  for (const auto& [format, want] :
-       {std::pair("bfloat16", "float32"), {"mxfp4", "mxfp4 and float32"}, {"q4_k_m", "q4_k, q6_k and float32"}}) {
+  for (const auto& [format, want] : {std::pair("bfloat16", "float32"),
+                                     {"mxfp4", "mxfp4 and float32"},
+                                     {"nvfp4", "nvfp4 and float32"},
+                                     {"q4_k_m", "q4_k, q6_k and float32"}}) {
     EXPECT_EQ(generate(mixture, format), want);  // the router is not quantised
   }
   const auto tiny =
