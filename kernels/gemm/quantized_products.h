@@ -476,8 +476,8 @@ struct Nvfp4 {
         const Bytes both = load_bytes(block + (20 + 16 * part + 4 * c) * kRows);
         const Bytes low = values_of(low_nibbles(both), kFp4Values), high = values_of(high_nibbles(both), kFp4Values);
         for (int r = 0; r < ROWS; ++r) {
-          low_dots[r] = add_dot(low_dots[r], low, x.code(r) + 32 * part + 4 * c);
-          high_dots[r] = add_dot(high_dots[r], high, x.code(r) + 32 * part + 16 + 4 * c);
+          low_dots[r] = add_dot(low_dots[r], low, x.code(r) + 16 * (2 * part) + 4 * c);
+          high_dots[r] = add_dot(high_dots[r], high, x.code(r) + 16 * (2 * part + 1) + 4 * c);
         }
       }
       const Floats low_scale = load_row_e4m3(block + (4 + 2 * part) * kRows);

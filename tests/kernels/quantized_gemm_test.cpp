@@ -533,8 +533,11 @@ void expect_dense_rows() {
                            : block == 64  ? std::vector<int64_t>{64, 192, 576, 1152}
                            : block == 128 ? std::vector<int64_t>{128, 384, 1152}
                                           : std::vector<int64_t>{256, 768, 1280}) {
-      const Segment segment = {format, kRows, random_blocks(format, kRows, k, ++seed)};
+      Segment segment = {format, kRows, random_blocks(format, kRows, k, ++seed)};
       const int64_t row_bytes = k / block * weight_block_bytes(format);
+      for (size_t i = 0; format == WeightFormat::nvfp4 && i < segment.blocks.size(); ++i) {  // any scales
+        if (i % 148 >= 4 && i % 148 < 20) segment.blocks[i] = static_cast<uint8_t>(37 * i + seed);
+      }
       for (const auto& [first, count] :
            std::vector<std::pair<int64_t, int64_t>>{{0, 37}, {16, 16}, {5, 2}, {15, 2}, {3, 29}, {36, 1}}) {
         SCOPED_TRACE(testing::Message() << weight_format_name(format) << ", k " << k << ", rows " << first << " + " << count);

@@ -60,7 +60,8 @@ inline void set_scale(WeightFormat format, uint8_t* block, float value) {
   }
 }
 
-// Makes blocks with any codes and scales of parts, and scales and minimums of either sign.
+// Makes blocks with any codes and scales of parts, and scales and minimums of either sign. (Scales of parts of NVFP4 are 2 to 30 in magnitude: with
+// those that are 2^17 times larger than others a row would have few weights.)
 inline std::vector<uint8_t> random_blocks(WeightFormat format, int64_t rows, int64_t cols, uint64_t seed) {
   Random random(seed);
   const int64_t bytes = weight_block_bytes(format);
@@ -71,6 +72,7 @@ inline std::vector<uint8_t> random_blocks(WeightFormat format, int64_t rows, int
     set_scale(format, block, static_cast<float>(0.01 * random.normal()));
     if (minimum_at(format) >= 0) set_half(block + minimum_at(format), static_cast<float>(0.05 * random.normal()));
     if (has_zero_point(format)) block[2] = static_cast<uint8_t>(random.integer(0, 16));
+    for (int64_t i = 4; format == WeightFormat::nvfp4 && i < 20; ++i) block[i] = static_cast<uint8_t>((block[i] & 0x9f) | 0x40);
   }
   return blocks;
 }
