@@ -159,7 +159,7 @@ Metadata make_metadata(const ModelShape& shape) {
 // ---- Tensors ----
 
 // The formats of weights by their names in --format.
-constexpr std::string_view kBFloat16Name = "bfloat16", kMixtureName = "q4_k_m";
+constexpr std::string_view kBFloat16Name = "bfloat16", kMixtureName = "q4_k_m", kModelOptName = "nvfp4_modelopt";
 constexpr WeightFormat kBlockFormats[] = {WeightFormat::q8_0,  WeightFormat::q4_0, WeightFormat::q4_1,   WeightFormat::q5_0,
                                           WeightFormat::q5_1,  WeightFormat::q4_k, WeightFormat::q5_k,   WeightFormat::q6_k,
                                           WeightFormat::q2_k,  WeightFormat::q3_k, WeightFormat::iq4_nl, WeightFormat::iq4_xs,
@@ -582,8 +582,21 @@ Status write_pieces(const File& file, size_t count, int32_t num_threads, const M
 
 // ---- Directories of Hugging Face: the matrices of the layers have 8 or 4 bits, and scales beside them ----
 
-// Those after `scales` are of gptq: words of eight codes or zero points, and the group of each channel.
-enum class Contents { ones, weights, codes, scales, half_scales, words_of_codes, words_of_zeros, groups };
+// half_scales to groups are of gptq: words of eight codes or zero points, and the group of each channel. Those that follow are of NVFP4: bytes of two
+// codes, scales of 16 weights, and that of the tensor.
+enum class Contents {
+  ones,
+  weights,
+  codes,
+  scales,
+  half_scales,
+  words_of_codes,
+  words_of_zeros,
+  groups,
+  pairs_of_codes,
+  small_scales,
+  tensor_scale
+};
 
 struct StoredTensor {
   std::string name;
@@ -595,14 +608,17 @@ struct StoredTensor {
 
   int64_t element_bytes() const {
     switch (contents) {
-      case Contents::codes: return 1;
+      case Contents::codes:
+      case Contents::pairs_of_codes:
+      case Contents::small_scales: return 1;
       case Contents::ones:
       case Contents::weights:
       case Contents::half_scales: return 2;
       case Contents::scales:
       case Contents::words_of_codes:
       case Contents::words_of_zeros:
-      case Contents::groups: return 4;
+      case Contents::groups:
+      case Contents::tensor_scale: return 4;
     }
     return 0;
   }
@@ -614,13 +630,16 @@ constexpr WeightFormat kDirectoryFormats[] = {WeightFormat::f8_e4m3, WeightForma
 
 // Returns dense for the other formats.
 WeightFormat format_of_directory(std::string_view name) {
+  if (name == kModelOptName) return WeightFormat::nvfp4;
   for (const WeightFormat format : kDirectoryFormats) {
     if (name == weight_format_name(format)) return format;
   }
   return WeightFormat::dense;
 }
 
-bool is_int4(WeightFormat format) { return format != WeightFormat::f8_e4m3 && format != WeightFormat::i8; }
+bool is_int4(WeightFormat format) {
+  return format == WeightFormat::i4_32 || format == WeightFormat::i4_64 || format == WeightFormat::i4_128;
+}
 
 std::vector<StoredTensor> make_stored_tensors(const ModelShape& shape, WeightFormat format) {
   std::vector<StoredTensor> tensors;
@@ -639,6 +658,12 @@ std::vector<StoredTensor> make_stored_tensors(const ModelShape& shape, WeightFor
       add(module + ".qweight", Contents::words_of_codes, columns / 8, rows, 0.0);
       add(module + ".qzeros", Contents::words_of_zeros, groups, rows / 8, 0.0);
       add(module + ".scales", Contents::half_scales, groups, rows, deviation);
+      return;
+    }
+    if (quantised && format == WeightFormat::nvfp4) {
+      add(name, Contents::pairs_of_codes, rows, columns / 2, 0.0);
+      add(name + "_scale", Contents::small_scales, rows, columns / 16, 0.0);
+      add(name + "_scale_2", Contents::tensor_scale, 1, 1, deviation);
       return;
     }
     add(name, quantised ? Contents::codes : Contents::weights, rows, columns, deviation);
@@ -673,8 +698,11 @@ const char* type_of(Contents contents, WeightFormat format) {
     case Contents::ones:
     case Contents::weights: return "BF16";
     case Contents::codes: return format == WeightFormat::f8_e4m3 ? "F8_E4M3" : "I8";
-    case Contents::scales: return "F32";
+    case Contents::scales:
+    case Contents::tensor_scale: return "F32";
     case Contents::half_scales: return "F16";
+    case Contents::pairs_of_codes: return "U8";
+    case Contents::small_scales: return "F8_E4M3";
     case Contents::words_of_codes:
     case Contents::words_of_zeros:
     case Contents::groups: return "I32";
@@ -686,7 +714,8 @@ std::string make_safetensors_header(const std::vector<StoredTensor>& tensors, We
   std::string json = "{";
   for (const StoredTensor& tensor : tensors) {
     const char* type = type_of(tensor.contents, format);
-    const bool is_vector = tensor.contents == Contents::ones || tensor.contents == Contents::groups;
+    const bool is_vector =
+        tensor.contents == Contents::ones || tensor.contents == Contents::groups || tensor.contents == Contents::tensor_scale;
     json += str_cat(json.size() > 1 ? "," : "", "\"", tensor.name, "\":{\"dtype\":\"", type, "\",\"shape\":[",
                     is_vector ? std::string() : str_cat(tensor.rows, ","), tensor.columns, "],\"data_offsets\":[", tensor.offset,
                     ",", tensor.offset + tensor.num_elements() * tensor.element_bytes(), "]}");
@@ -752,6 +781,13 @@ std::vector<char> make_elements(const StoredTensor& tensor, const Piece& piece, 
       std::memcpy(to, &weights[random & 0xffff], sizeof(BFloat16));
     } else if (tensor.contents == Contents::codes) {
       *to = static_cast<char>(codes.code(random));
+    } else if (tensor.contents == Contents::pairs_of_codes) {
+      *to = static_cast<char>(random);
+    } else if (tensor.contents == Contents::small_scales) {  // 128 to 240
+      *to = static_cast<char>(0x70 | (random & 7));
+    } else if (tensor.contents == Contents::tensor_scale) {
+      const float scale = nvfp4_scale(tensor.deviation);
+      std::memcpy(to, &scale, sizeof scale);
     } else if (tensor.contents == Contents::words_of_codes) {  // a code is stored with 8 added, the zero point
       uint32_t word = 0;
       uint64_t of_code = 0;
@@ -791,7 +827,8 @@ std::string json_text(std::string_view text) {
 
 std::string make_config(const ModelShape& shape, WeightFormat format) {
   const std::string quantization =
-      is_int4(format)
+      format == WeightFormat::nvfp4 ? std::string(R"({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]})")
+      : is_int4(format)
           ? str_cat(
                 R"({"quant_method": "gptq", "bits": 4, "desc_act": false, "sym": true, "checkpoint_format": "gptq", "group_size": )",
                 weight_block_elements(format), "}")
@@ -881,6 +918,7 @@ std::vector<std::string> model_formats() {
   for (const WeightFormat format : kBlockFormats) names.emplace_back(weight_format_name(format));
   names.emplace_back(kMixtureName);
   for (const WeightFormat format : kDirectoryFormats) names.emplace_back(weight_format_name(format));
+  names.emplace_back(kModelOptName);
   return names;
 }
 
@@ -888,8 +926,9 @@ Status write_random_model(const ModelShape& shape, uint64_t seed, const std::str
                           std::string_view format) {
   const std::vector<std::string> formats = model_formats();
   if (std::find(formats.begin(), formats.end(), format) == formats.end()) {
-    return invalid_argument("the format of the weights is ", format,
-                            ": it must be bfloat16, a block format of GGUF, q4_k_m, f8_e4m3, i8, i4_32, i4_64 or i4_128");
+    return invalid_argument(
+        "the format of the weights is ", format,
+        ": it must be bfloat16, a block format of GGUF, q4_k_m, f8_e4m3, i8, i4_32, i4_64, i4_128 or nvfp4_modelopt");
   }
   if (shape.vocab_size < 259) {
     return invalid_argument("the vocabulary has ", shape.vocab_size,
@@ -902,8 +941,9 @@ Status write_random_model(const ModelShape& shape, uint64_t seed, const std::str
     const int64_t extents[] = {shape.hidden_size, shape.ffn_size, shape.num_q_heads * shape.head_dim,
                                shape.num_kv_heads * shape.head_dim};
     for (const int64_t extent : extents) {
-      if (!is_int4(of_directory) || extent % 8 == 0) continue;
-      return invalid_argument("a matrix has ", extent, " rows or columns: ", format, " needs multiples of 8");
+      const int64_t unit = is_int4(of_directory) ? 8 : of_directory == WeightFormat::nvfp4 ? 16 : 1;
+      if (extent % unit == 0) continue;
+      return invalid_argument("a matrix has ", extent, " rows or columns: ", format, " needs multiples of ", unit);
     }
     return write_directory(shape, seed, path, num_threads, of_directory);
   }

@@ -183,8 +183,10 @@ TEST_F(RandomModel, EveryFormatGenerates) {
   wide.num_q_heads = 16;
   for (const std::string& format : model_formats()) {
     const bool huggingface = format == "f8_e4m3" || format == "i8" || format.starts_with("i4_");
+    const bool modelopt = format == "nvfp4_modelopt";
     const std::string want = format == "bfloat16" ? "float32"
                              : format == "q4_k_m" ? "q4_k and q6_k"
+                             : modelopt           ? "nvfp4 and float32"
                              : huggingface        ? format + " and float32"  // the embedding
                                                   : format;
     EXPECT_EQ(generate(wide, format), want);
@@ -208,7 +210,7 @@ TEST_F(RandomModel, MatricesOf4BitsHaveTheDeviationOfBFloat16) {
   ModelShape shape = small();
   shape.hidden_size = 256;
   shape.ffn_size = 1504;  // the last group of 64 or 128 has fewer channels
-  for (const std::string format : {"i4_32", "i4_64", "i4_128"}) {
+  for (const std::string format : {"i4_32", "i4_64", "i4_128", "nvfp4_modelopt"}) {
     SCOPED_TRACE(format);
     remove();
     write(shape, 1, 2, format);
@@ -218,9 +220,10 @@ TEST_F(RandomModel, MatricesOf4BitsHaveTheDeviationOfBFloat16) {
          {std::tuple("model.layers.1.mlp.gate_proj.weight", 1504, 256), {"model.layers.0.mlp.down_proj.weight", 256, 1504}}) {
       const TensorInfo* const tensor = (*directory)->tensor(name);
       ASSERT_NE(tensor, nullptr);
-      EXPECT_EQ(tensor->type, columns == 1504 || format == "i4_32" ? GgmlType::i4_32
-                              : format == "i4_64"                  ? GgmlType::i4_64
-                                                                   : GgmlType::i4_128);
+      EXPECT_EQ(tensor->type, format == "nvfp4_modelopt"             ? columns == 1504 ? GgmlType::f32 : GgmlType::nvfp4_blocks
+                              : columns == 1504 || format == "i4_32" ? GgmlType::i4_32
+                              : format == "i4_64"                    ? GgmlType::i4_64
+                                                                     : GgmlType::i4_128);
       std::vector<std::byte> bytes(static_cast<size_t>(tensor->size_bytes));
       std::vector<float> values(static_cast<size_t>(1504 * 256));
       ASSERT_TRUE((*directory)->read(*tensor, 0, tensor->size_bytes, bytes.data()).ok());
@@ -312,8 +315,8 @@ TEST_F(RandomModel, WhatCannotBeWrittenIsAnError) {
   EXPECT_EQ(write_random_model(shape, 1, "/dev/full", 2).message(),
             "/dev/full: this file cannot be written: No space left on device");
   EXPECT_EQ(write_random_model(shape, 1, path_, 1, "q1_0").message(),
-            "the format of the weights is q1_0: it must be bfloat16, a block format of GGUF, q4_k_m, f8_e4m3, i8, i4_32, i4_64 "
-            "or i4_128");
+            "the format of the weights is q1_0: it must be bfloat16, a block format of GGUF, q4_k_m, f8_e4m3, i8, i4_32, i4_64, "
+            "i4_128 or nvfp4_modelopt");
   ModelShape mixture = shape;
   mixture.name = "mixture", mixture.num_experts = 4, mixture.experts_per_token = 2;
   EXPECT_EQ(write_random_model(mixture, 1, path_, 1, "i8").message(),
