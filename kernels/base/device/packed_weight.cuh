@@ -705,8 +705,8 @@ struct PackedMxfp4 {
   __device__ static float half_power(uint32_t e) { return __uint_as_float(e < 2 ? 0x200000u << e : (e - 1) << 23); }
 };
 
-// Blocks of 256 channels: scale of the tensor (float32) | a scale of 8 bits, float8_e4m3fn, for each 16 channels | 256 x 4 bits. A unit is 32 channels.
-// Codes are their values, as float8_e4m3fn has them.
+// Blocks of 256 channels: scale of the tensor (float32) | a scale of 8 bits, float8_e4m3fn, for each 16 channels | 256 x 4 bits. A unit is 32
+// channels. Codes are their values, as float8_e4m3fn has them.
 struct PackedNvfp4 {
   static constexpr int kSlices = 1, kBlockUnits = 8, kWords = 2 + 2 + 2;
   static constexpr bool kHasMinimum = false, kTwoScales = true, kShares = false, kFloatCodes = true;
