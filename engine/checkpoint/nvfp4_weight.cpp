@@ -21,6 +21,16 @@ int code_of(bool is_ggml, const uint8_t* codes, int channel) {
   return channel % 2 == 0 ? codes[channel / 2] & 15 : codes[channel / 2] >> 4;
 }
 
+// Sets byte c of 16 to the codes of channel c of the first 16 (low bits) and of the last 16.
+void join_codes(bool is_ggml, const uint8_t* first, const uint8_t* last, uint8_t* out) {
+  uint8_t low[8], high[8];
+  for (int i = 0; i < 8; ++i) {
+    low[i] = static_cast<uint8_t>((first[i] & 15) | last[i] << 4);
+    high[i] = static_cast<uint8_t>(first[i] >> 4 | (last[i] & 0xf0));
+  }
+  for (int i = 0; i < 8; ++i) out[is_ggml ? i : 2 * i] = low[i], out[is_ggml ? i + 8 : 2 * i + 1] = high[i];
+}
+
 }  // namespace
 
 Result<Nvfp4Weight> Nvfp4Weight::of_pairs(const std::string& path, const TensorInfo& codes, const TensorInfo& scales,
@@ -90,12 +100,7 @@ Status Nvfp4Weight::write_unit(int64_t unit, const uint8_t* codes, const uint8_t
   if (type_ == GgmlType::nvfp4_blocks) {
     std::memcpy(out, &of_tensor, sizeof of_tensor);
     std::memcpy(out + 4, of_unit, kMostScales);
-    for (int64_t i = 0; i < kMostScales; i += 2) {  // byte c of 16 has channels c and c + 16
-      for (int c = 0; c < kChannelsOfScale; ++c) {
-        out[20 + 8 * i + c] =
-            static_cast<uint8_t>(code_of(is_ggml_, codes_at[i], c) | code_of(is_ggml_, codes_at[i + 1], c) << 4);
-      }
-    }
+    for (int64_t i = 0; i < kMostScales; i += 2) join_codes(is_ggml_, codes_at[i], codes_at[i + 1], out + 20 + 8 * i);
     return {};
   }
   constexpr float kValues[] = {0.0f, 0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
