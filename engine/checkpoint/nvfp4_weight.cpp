@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <prologue/engine/base/printable.h>
+#include <prologue/engine/checkpoint/name_list.h>
 #include <prologue/engine/gguf/dequantize.h>
 #include <prologue/kernels/base/divide_up.h>
 
