@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
   app.add_option("--format", format,
                  "of the matrices: bfloat16, a block format of GGUF, or q4_k_m, llama.cpp's mixture; rows that are not whole "
                  "blocks of a k format get another format, as llama.cpp does it; f8_e4m3, f8_e4m3_rows, i8, i4_32, i4_64 and "
-                 "i4_128 (GPTQ): "
+                 "i4_128 (GPTQ), nvfp4_modelopt: "
                  "the matrices of the layers of a "
                  "Hugging Face directory")
       ->check(CLI::IsMember(prologue::bench::model_formats()))

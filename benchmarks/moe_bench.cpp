@@ -106,8 +106,8 @@ int main(int argc, char** argv) {
     for (const int64_t num_tokens : {1, 16, 64, 512, 4096}) {
       bench_rows(bench, model, num_tokens);
       for (const bool down : {false, true}) {
-        for (const WeightFormat format :
-             {WeightFormat::dense, WeightFormat::q8_0, WeightFormat::q4_0, WeightFormat::q4_k, WeightFormat::mxfp4}) {
+        for (const WeightFormat format : {WeightFormat::dense, WeightFormat::q8_0, WeightFormat::q4_0, WeightFormat::q4_k,
+                                          WeightFormat::mxfp4, WeightFormat::nvfp4}) {
           const int64_t k = down ? model.intermediate : model.hidden;
           if (k % weight_block_elements(format) == 0) bench_gemm(bench, *created, DType::bf16, format, model, down, num_tokens);
         }

@@ -28,10 +28,10 @@ constexpr std::pair<Kernels, const char*> kKinds[] = {
 // ---- the projection of q, k and v -------------------------------------------------------------------------------------------
 
 // The formats of packed weights that have rows here.
-constexpr WeightFormat kFormats[] = {WeightFormat::q8_0,  WeightFormat::q4_1,    WeightFormat::q4_k,   WeightFormat::q5_k,
-                                     WeightFormat::q6_k,  WeightFormat::f8_e4m3, WeightFormat::i8,     WeightFormat::q2_k,
-                                     WeightFormat::q3_k,  WeightFormat::iq4_nl,  WeightFormat::iq4_xs, WeightFormat::mxfp4,
-                                     WeightFormat::i4_128};
+constexpr WeightFormat kFormats[] = {WeightFormat::q8_0,   WeightFormat::q4_1,    WeightFormat::q4_k,   WeightFormat::q5_k,
+                                     WeightFormat::q6_k,   WeightFormat::f8_e4m3, WeightFormat::i8,     WeightFormat::q2_k,
+                                     WeightFormat::q3_k,   WeightFormat::iq4_nl,  WeightFormat::iq4_xs, WeightFormat::mxfp4,
+                                     WeightFormat::i4_128, WeightFormat::nvfp4};
 
 // Returns the bytes of [n, k] weights.
 int64_t weight_bytes(WeightFormat format, int64_t n, int64_t k) {

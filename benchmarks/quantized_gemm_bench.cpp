@@ -26,7 +26,7 @@ constexpr WeightFormat kFormats[] = {WeightFormat::q8_0,    WeightFormat::q4_0, 
                                      WeightFormat::q5_1,    WeightFormat::q4_k,   WeightFormat::q5_k,  WeightFormat::q6_k,
                                      WeightFormat::f8_e4m3, WeightFormat::i8,     WeightFormat::q2_k,  WeightFormat::q3_k,
                                      WeightFormat::iq4_nl,  WeightFormat::iq4_xs, WeightFormat::mxfp4, WeightFormat::i4_64,
-                                     WeightFormat::i4_128};
+                                     WeightFormat::i4_128,  WeightFormat::nvfp4};
 
 // Reads every word, on all threads.
 Status read_all(const void* data, int64_t num_bytes, const Execution& execution) {

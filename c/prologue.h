@@ -438,6 +438,12 @@ PROLOGUE_C_API prologue_status prologue_set_cos_and_sin(
 // the other readers of such files: with the codes of 0.5 a value is 2^127, with larger ones infinite, and 0 with the code of 0. (Values
 // with e = 0 or 1 may be below float32's normal numbers; they are exact, too.)
 //
+// nvfp4 has codes of float4_e2m1 with a scale of float8_e4m3fn for each 16 channels, and a scale for the tensor, which files have beside it. Here
+// each block has that one, too:
+//   nvfp4   scale of the tensor (float32) | 16 scales (1 byte) | 256 codes of 4 bits
+// A value is (scale * scale of the tensor) * code; each product is rounded to float32. Each 32 codes are 16 bytes, as those below. Scales of 0x7f and
+// 0xff are 480 and -480, as codes of f8_e4m3 are, and the code of -0 is 0.
+//
 // With codes of 4 bits (GPTQ, AWQ), groups of 32, 64 or 128 values of a row have a scale and a zero point; a group is a block:
 //   i4_32, i4_64, i4_128   scale (float16) | zero point (1 byte, 0 to 255) | 32, 64 or 128 codes of 4 bits, 0 to 15
 // Each 32 codes are 16 bytes: byte i has code i (low bits) and code i + 16. A value is scale * code - scale * zero point, which float32 holds
@@ -446,7 +452,7 @@ PROLOGUE_C_API prologue_status prologue_set_cos_and_sin(
 //   rows      16 rows are a group; the last group is filled up with rows of zero bytes
 //   packed    [groups, blocks of a row, fields of a block in the file's order, pieces of the field, 16 rows] of pieces:
 //             2 bytes for a float16 scale or minimum, 1 byte for the scales of parts (Q2_K to Q6_K; IQ4_XS, whose scales of
-//             parts are two fields), for the scale of MXFP4 and for zero points, 4 bytes for all others
+//             parts are two fields), for the scale of MXFP4, for the 16 of NVFP4 and for zero points, 4 bytes for all others
 
 // dense: not quantised, elements of a prologue_dtype.
 typedef int32_t prologue_weight_format;
@@ -470,6 +476,7 @@ enum {
   PROLOGUE_WEIGHT_FORMAT_I4_32 = 16,
   PROLOGUE_WEIGHT_FORMAT_I4_64 = 17,
   PROLOGUE_WEIGHT_FORMAT_I4_128 = 18,
+  PROLOGUE_WEIGHT_FORMAT_NVFP4 = 19,
 };
 
 // Returns the values of a block.
@@ -1551,7 +1558,8 @@ PROLOGUE_C_API prologue_status prologue_paged_attention(
 //   y[m, n] = sum over blocks of s * (what the block of weights is times the codes)  (+ bias[n])
 // Products with codes are added as integers, exactly; the sums of blocks are added in float32, in the order of k, with one rounding for
 // each product and each sum. (A block of i8, i4_64 or i4_128 is several of these blocks, which have its scale.) The zero point of a block of
-// i4_32, i4_64 or i4_128 is subtracted from its codes, exactly.
+// i4_32, i4_64 or i4_128 is subtracted from its codes, exactly. Of nvfp4, the products with 16 codes are multiplied by their scale and added up in
+// float32, in the order of k; the block's sum then is multiplied by s * the tensor's scale.
 //
 // On the CPU f8_e4m3 is multiplied by x in float32: y[m, n] = sum over blocks of (even + odd) * 256 * scale  (+ bias[n]), where `even` is
 // the sum of (code / 256) * x over the even k of the block, in their order, and `odd` the same of the odd ones; each product and each sum is

@@ -159,11 +159,22 @@ Metadata make_metadata(const ModelShape& shape) {
 // ---- Tensors ----
 
 // The formats of weights by their names in --format.
-constexpr std::string_view kBFloat16Name = "bfloat16", kMixtureName = "q4_k_m";
-constexpr WeightFormat kBlockFormats[] = {WeightFormat::q8_0, WeightFormat::q4_0, WeightFormat::q4_1,   WeightFormat::q5_0,
-                                          WeightFormat::q5_1, WeightFormat::q4_k, WeightFormat::q5_k,   WeightFormat::q6_k,
-                                          WeightFormat::q2_k, WeightFormat::q3_k, WeightFormat::iq4_nl, WeightFormat::iq4_xs,
-                                          WeightFormat::mxfp4};
+constexpr std::string_view kBFloat16Name = "bfloat16", kMixtureName = "q4_k_m", kModelOptName = "nvfp4_modelopt";
+constexpr WeightFormat kBlockFormats[] = {WeightFormat::q8_0,  WeightFormat::q4_0, WeightFormat::q4_1,   WeightFormat::q5_0,
+                                          WeightFormat::q5_1,  WeightFormat::q4_k, WeightFormat::q5_k,   WeightFormat::q6_k,
+                                          WeightFormat::q2_k,  WeightFormat::q3_k, WeightFormat::iq4_nl, WeightFormat::iq4_xs,
+                                          WeightFormat::mxfp4, WeightFormat::nvfp4};
+
+// Those of the file: NVFP4 has the tensor's scale beside it.
+int64_t block_elements_of(WeightFormat format) { return format == WeightFormat::nvfp4 ? 64 : weight_block_elements(format); }
+int64_t block_bytes_of(WeightFormat format) { return format == WeightFormat::nvfp4 ? 4 + 32 : weight_block_bytes(format); }
+
+// The scales of 16 weights in NVFP4 are 128 to 240, as those of files are, whose largest one is 448: so large is the tensor's scale then.
+float nvfp4_scale(double deviation) {
+  constexpr double kSquareOfCodes = 2.0 * (0.25 + 1 + 2.25 + 4 + 9 + 16 + 36) / 16;
+  constexpr double kSquareOfScales = 256.0 * 1100.0 / 8;  // 16 times 8 to 15
+  return static_cast<float>(deviation / std::sqrt(kSquareOfCodes * kSquareOfScales));
+}
 
 struct Tensor {
   std::string name;
@@ -172,6 +183,7 @@ struct Tensor {
   int64_t experts = 0;                        // above 0: the tensor has three dimensions
   int64_t offset = 0;                         // from the first tensor's first byte
   WeightFormat format = WeightFormat::dense;  // then a matrix is bfloat16, and a vector float32
+  float value = 1.0f;                         // of all elements of a vector
 
   bool is_vector() const { return rows == 1; }
   uint32_t type() const {  // its number in the file
@@ -190,6 +202,7 @@ struct Tensor {
       case WeightFormat::iq4_nl: return 20;
       case WeightFormat::iq4_xs: return 23;
       case WeightFormat::mxfp4: return 39;
+      case WeightFormat::nvfp4: return 40;
       default: break;
     }
     return 0;
@@ -197,7 +210,7 @@ struct Tensor {
   // Returns the bytes of so many elements, which are whole blocks.
   int64_t bytes_of(int64_t elements) const {
     if (format == WeightFormat::dense) return elements * (is_vector() ? 4 : 2);
-    return elements / weight_block_elements(format) * weight_block_bytes(format);
+    return elements / block_elements_of(format) * block_bytes_of(format);
   }
 };
 
@@ -217,7 +230,7 @@ class FormatChoice {
     const bool is_finer =
         is_output || (has_more_bits(layer) && (name.ends_with("attn_v.weight") || name.find("ffn_down") != name.npos));
     const WeightFormat format = !is_mixture_ ? all_ : is_finer ? WeightFormat::q6_k : WeightFormat::q4_k;
-    if (columns % weight_block_elements(format) == 0) return format;
+    if (columns % block_elements_of(format) == 0) return format;
     switch (format) {  // as llama.cpp does it
       case WeightFormat::q4_k: return WeightFormat::q5_0;
       case WeightFormat::q5_k: return WeightFormat::q5_1;
@@ -247,8 +260,15 @@ std::vector<Tensor> make_tensors(const ModelShape& shape, std::string_view forma
   const auto add = [&](std::string name, int64_t columns, int64_t rows = 1, int64_t experts = 0) {
     const WeightFormat of_tensor = rows == 1 ? WeightFormat::dense : choice.of(name, current_layer, columns);
     rows *= std::max<int64_t>(1, experts);
-    tensors.push_back({std::move(name), columns, rows, experts, offset, of_tensor});
-    offset = round_up(offset + tensors.back().bytes_of(columns * rows), kAlignment);
+    const auto push = [&](std::string tensor, int64_t width, int64_t height, int64_t of_experts, WeightFormat in, float value) {
+      tensors.push_back({std::move(tensor), width, height, of_experts, offset, in, value});
+      offset = round_up(offset + tensors.back().bytes_of(width * height), kAlignment);
+    };
+    push(name, columns, rows, experts, of_tensor, 1.0f);
+    if (of_tensor != WeightFormat::nvfp4) return;
+    name.replace(name.rfind('.'), std::string::npos, ".scale");
+    push(std::move(name), std::max<int64_t>(1, experts), 1, 0, WeightFormat::dense,
+         nvfp4_scale(1.0 / std::sqrt(static_cast<double>(columns))));
   };
   const int64_t hidden = shape.hidden_size, q = shape.num_q_heads * shape.head_dim, kv = shape.num_kv_heads * shape.head_dim;
   add("token_embd.weight", hidden, shape.vocab_size);
@@ -328,8 +348,8 @@ class Blocks {
  public:
   Blocks(WeightFormat format, double deviation)
       : format_(format),
-        bytes_(static_cast<size_t>(weight_block_bytes(format))),
-        words_(static_cast<uint64_t>(divide_up<int64_t>(weight_block_bytes(format), 8)) + 1) {
+        bytes_(static_cast<size_t>(block_bytes_of(format))),
+        words_(static_cast<uint64_t>(divide_up<int64_t>(block_bytes_of(format), 8)) + 1) {
     // The mean square of codes: they are around zero, but for the one below it that has no counterpart; with a minimum they are centred.
     constexpr double kPartScale = (3.0 * 95 * 95 + 32 * 32 - 1) / 12;  // the mean square of 32 to 63
     constexpr double kSignedPartScale = (10416.0 - 1240.0) / 16;       // of 16 to 31
@@ -408,6 +428,9 @@ class Blocks {
       case WeightFormat::mxfp4:
         block[0] = static_cast<unsigned char>(exponent_ + ((choice & 0xffff) < next_exponents_ ? 1 : 0));
         return;
+      case WeightFormat::nvfp4:  // 128 to 240
+        for (size_t i = 0; i < 4; ++i) block[i] = static_cast<unsigned char>(0x70 | (block[i] & 7));
+        return;
       default: break;
     }
     std::memcpy(block + scale_at(), &scales_[which], 2);
@@ -472,16 +495,16 @@ struct Piece {
 
 std::vector<char> make_piece(const Tensor& tensor, const Piece& piece, uint64_t seed, const Normals& normals) {
   if (tensor.is_vector()) {
-    const std::vector<float> ones(static_cast<size_t>(piece.count), 1.0f);
-    const char* bytes = reinterpret_cast<const char*>(ones.data());
-    return {bytes, bytes + ones.size() * sizeof(float)};
+    const std::vector<float> values(static_cast<size_t>(piece.count), tensor.value);
+    const char* bytes = reinterpret_cast<const char*>(values.data());
+    return {bytes, bytes + values.size() * sizeof(float)};
   }
   const double deviation = 1.0 / std::sqrt(static_cast<double>(tensor.columns));
   std::vector<char> bytes(static_cast<size_t>(tensor.bytes_of(piece.count)));
   const uint64_t stream = mix(seed + 0x9e3779b97f4a7c15ull * (piece.tensor + 1));
   if (tensor.format != WeightFormat::dense) {
     const Blocks blocks(tensor.format, deviation);
-    const int64_t elements = weight_block_elements(tensor.format), block_bytes = weight_block_bytes(tensor.format);
+    const int64_t elements = block_elements_of(tensor.format), block_bytes = block_bytes_of(tensor.format);
     for (int64_t i = 0; i < piece.count / elements; ++i) {
       blocks.make(stream, static_cast<uint64_t>(piece.begin / elements + i),
                   reinterpret_cast<unsigned char*>(bytes.data()) + i * block_bytes);
@@ -559,8 +582,21 @@ Status write_pieces(const File& file, size_t count, int32_t num_threads, const M
 
 // ---- Directories of Hugging Face: the matrices of the layers have 8 or 4 bits, and scales beside them ----
 
-// Those after `scales` are of gptq: words of eight codes or zero points, and the group of each channel.
-enum class Contents { ones, weights, codes, scales, half_scales, words_of_codes, words_of_zeros, groups };
+// half_scales to groups are of gptq: words of eight codes or zero points, and the group of each channel. Those that follow are of NVFP4: bytes of two
+// codes, scales of 16 weights, and that of the tensor.
+enum class Contents {
+  ones,
+  weights,
+  codes,
+  scales,
+  half_scales,
+  words_of_codes,
+  words_of_zeros,
+  groups,
+  pairs_of_codes,
+  small_scales,
+  tensor_scale
+};
 
 struct StoredTensor {
   std::string name;
@@ -572,14 +608,17 @@ struct StoredTensor {
 
   int64_t element_bytes() const {
     switch (contents) {
-      case Contents::codes: return 1;
+      case Contents::codes:
+      case Contents::pairs_of_codes:
+      case Contents::small_scales: return 1;
       case Contents::ones:
       case Contents::weights:
       case Contents::half_scales: return 2;
       case Contents::scales:
       case Contents::words_of_codes:
       case Contents::words_of_zeros:
-      case Contents::groups: return 4;
+      case Contents::groups:
+      case Contents::tensor_scale: return 4;
     }
     return 0;
   }
@@ -594,13 +633,16 @@ constexpr std::string_view kFloat8RowsName = "f8_e4m3_rows";  // compressed-tens
 // Returns dense for the other formats.
 WeightFormat format_of_directory(std::string_view name) {
   if (name == kFloat8RowsName) return WeightFormat::f8_e4m3;
+  if (name == kModelOptName) return WeightFormat::nvfp4;
   for (const WeightFormat format : kDirectoryFormats) {
     if (name == weight_format_name(format)) return format;
   }
   return WeightFormat::dense;
 }
 
-bool is_int4(WeightFormat format) { return format != WeightFormat::f8_e4m3 && format != WeightFormat::i8; }
+bool is_int4(WeightFormat format) {
+  return format == WeightFormat::i4_32 || format == WeightFormat::i4_64 || format == WeightFormat::i4_128;
+}
 
 std::vector<StoredTensor> make_stored_tensors(const ModelShape& shape, WeightFormat format, bool scales_of_rows) {
   std::vector<StoredTensor> tensors;
@@ -619,6 +661,12 @@ std::vector<StoredTensor> make_stored_tensors(const ModelShape& shape, WeightFor
       add(module + ".qweight", Contents::words_of_codes, columns / 8, rows, 0.0);
       add(module + ".qzeros", Contents::words_of_zeros, groups, rows / 8, 0.0);
       add(module + ".scales", Contents::half_scales, groups, rows, deviation);
+      return;
+    }
+    if (quantised && format == WeightFormat::nvfp4) {
+      add(name, Contents::pairs_of_codes, rows, columns / 2, 0.0);
+      add(name + "_scale", Contents::small_scales, rows, columns / 16, 0.0);
+      add(name + "_scale_2", Contents::tensor_scale, 1, 1, deviation);
       return;
     }
     add(name, quantised ? Contents::codes : Contents::weights, rows, columns, deviation);
@@ -653,8 +701,11 @@ const char* type_of(Contents contents, WeightFormat format) {
     case Contents::ones:
     case Contents::weights: return "BF16";
     case Contents::codes: return format == WeightFormat::f8_e4m3 ? "F8_E4M3" : "I8";
-    case Contents::scales: return "F32";
+    case Contents::scales:
+    case Contents::tensor_scale: return "F32";
     case Contents::half_scales: return "F16";
+    case Contents::pairs_of_codes: return "U8";
+    case Contents::small_scales: return "F8_E4M3";
     case Contents::words_of_codes:
     case Contents::words_of_zeros:
     case Contents::groups: return "I32";
@@ -666,7 +717,8 @@ std::string make_safetensors_header(const std::vector<StoredTensor>& tensors, We
   std::string json = "{";
   for (const StoredTensor& tensor : tensors) {
     const char* type = type_of(tensor.contents, format);
-    const bool is_vector = tensor.contents == Contents::ones || tensor.contents == Contents::groups;
+    const bool is_vector =
+        tensor.contents == Contents::ones || tensor.contents == Contents::groups || tensor.contents == Contents::tensor_scale;
     json += str_cat(json.size() > 1 ? "," : "", "\"", tensor.name, "\":{\"dtype\":\"", type, "\",\"shape\":[",
                     is_vector ? std::string() : str_cat(tensor.rows, ","), tensor.columns, "],\"data_offsets\":[", tensor.offset,
                     ",", tensor.offset + tensor.num_elements() * tensor.element_bytes(), "]}");
@@ -732,6 +784,13 @@ std::vector<char> make_elements(const StoredTensor& tensor, const Piece& piece, 
       std::memcpy(to, &weights[random & 0xffff], sizeof(BFloat16));
     } else if (tensor.contents == Contents::codes) {
       *to = static_cast<char>(codes.code(random));
+    } else if (tensor.contents == Contents::pairs_of_codes) {
+      *to = static_cast<char>(random);
+    } else if (tensor.contents == Contents::small_scales) {  // 128 to 240
+      *to = static_cast<char>(0x70 | (random & 7));
+    } else if (tensor.contents == Contents::tensor_scale) {
+      const float scale = nvfp4_scale(tensor.deviation);
+      std::memcpy(to, &scale, sizeof scale);
     } else if (tensor.contents == Contents::words_of_codes) {  // a code is stored with 8 added, the zero point
       uint32_t word = 0;
       uint64_t of_code = 0;
@@ -771,7 +830,8 @@ std::string json_text(std::string_view text) {
 
 std::string make_config(const ModelShape& shape, WeightFormat format, bool scales_of_rows) {
   const std::string quantization =
-      is_int4(format)
+      format == WeightFormat::nvfp4 ? std::string(R"({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]})")
+      : is_int4(format)
           ? str_cat(
                 R"({"quant_method": "gptq", "bits": 4, "desc_act": false, "sym": true, "checkpoint_format": "gptq", "group_size": )",
                 weight_block_elements(format), "}")
@@ -866,6 +926,7 @@ std::vector<std::string> model_formats() {
   names.emplace_back(kMixtureName);
   for (const WeightFormat format : kDirectoryFormats) names.emplace_back(weight_format_name(format));
   names.emplace_back(kFloat8RowsName);
+  names.emplace_back(kModelOptName);
   return names;
 }
 
@@ -873,9 +934,9 @@ Status write_random_model(const ModelShape& shape, uint64_t seed, const std::str
                           std::string_view format) {
   const std::vector<std::string> formats = model_formats();
   if (std::find(formats.begin(), formats.end(), format) == formats.end()) {
-    return invalid_argument(
-        "the format of the weights is ", format,
-        ": it must be bfloat16, a block format of GGUF, q4_k_m, f8_e4m3, f8_e4m3_rows, i8, i4_32, i4_64 or i4_128");
+    return invalid_argument("the format of the weights is ", format,
+                            ": it must be bfloat16, a block format of GGUF, q4_k_m, f8_e4m3, f8_e4m3_rows, i8, i4_32, i4_64, "
+                            "i4_128 or nvfp4_modelopt");
   }
   if (shape.vocab_size < 259) {
     return invalid_argument("the vocabulary has ", shape.vocab_size,
@@ -888,16 +949,17 @@ Status write_random_model(const ModelShape& shape, uint64_t seed, const std::str
     const int64_t extents[] = {shape.hidden_size, shape.ffn_size, shape.num_q_heads * shape.head_dim,
                                shape.num_kv_heads * shape.head_dim};
     for (const int64_t extent : extents) {
-      if (!is_int4(of_directory) || extent % 8 == 0) continue;
-      return invalid_argument("a matrix has ", extent, " rows or columns: ", format, " needs multiples of 8");
+      const int64_t unit = is_int4(of_directory) ? 8 : of_directory == WeightFormat::nvfp4 ? 16 : 1;
+      if (extent % unit == 0) continue;
+      return invalid_argument("a matrix has ", extent, " rows or columns: ", format, " needs multiples of ", unit);
     }
     return write_directory(shape, seed, path, num_threads, of_directory, format == kFloat8RowsName);
   }
   const std::vector<Tensor> tensors = make_tensors(shape, format);
   for (const Tensor& tensor : tensors) {
-    if (tensor.columns % weight_block_elements(tensor.format) == 0) continue;
+    if (tensor.columns % block_elements_of(tensor.format) == 0) continue;
     return invalid_argument(tensor.name, " has rows of ", tensor.columns, " weights: blocks of ",
-                            weight_format_name(tensor.format), " have ", weight_block_elements(tensor.format));
+                            weight_format_name(tensor.format), " have ", block_elements_of(tensor.format));
   }
   const std::string header = make_header(shape, tensors);
   const File file(path);

@@ -34,7 +34,7 @@ struct ModelShape {
 std::span<const ModelShape> model_shapes();
 
 // Returns bfloat16, the block formats of GGUF as weight_format_name has them, q4_k_m: llama.cpp's mixture of q4_k and q6_k; and f8_e4m3,
-// f8_e4m3_rows, i8, i4_32, i4_64 and i4_128, which are written as directories of Hugging Face.
+// f8_e4m3_rows, i8, i4_32, i4_64, i4_128 and nvfp4_modelopt, which are written as directories of Hugging Face.
 std::vector<std::string> model_formats();
 
 // Writes a GGUF file of the architecture llama. Matrices are normally distributed and scaled so that activations stay near one; norm weights
@@ -45,13 +45,14 @@ std::vector<std::string> model_formats();
 // f8_e4m3 and i8: `path` is a directory, with config.json, model.safetensors, tokenizer.json and tokenizer_config.json. The matrices of the layers
 // have normally distributed codes, with a scale for each 128 x 128 values (quant_method fp8), or for each row (compressed-tensors: int8, and
 // float8 as f8_e4m3_rows); activations of the float8 ones are quantised, too; the embedding and the head are bfloat16. i4_32, i4_64 and i4_128:
-// the same in GPTQ's form, with float16 scales and the zero point 8.
+// the same in GPTQ's form, with float16 scales and the zero point 8. nvfp4_modelopt: the same in NVFP4 as ModelOpt writes it, with codes that are
+// uniformly distributed.
 //
 // The vocabulary has three control tokens (end of text, and ChatML's two), the 256 bytes, and fillers of five characters that no text is
 // encoded to; there are no merges. The same shape, format and seed give the same bytes, whatever `num_threads` is.
 //
 // invalid_argument: the vocabulary has fewer than 259 tokens, `format` is not one of model_formats(), or a matrix in blocks has rows that are
-// not a multiple of 32 (i4_32, i4_64 and i4_128: rows or columns that are not a multiple of 8). unsupported: a directory of
+// not a multiple of 32 (i4_32, i4_64 and i4_128: rows or columns that are not a multiple of 8; nvfp4_modelopt: of 16). unsupported: a directory of
 // a model with experts. data_loss: a file cannot be written.
 Status write_random_model(const ModelShape& shape, uint64_t seed, const std::string& path, int32_t num_threads,
                           std::string_view format = "bfloat16");

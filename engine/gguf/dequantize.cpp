@@ -199,6 +199,12 @@ struct Q3K {  // 32 bytes of third bits | 2 x 32 bytes of bit pairs | 16 scales 
   }
 };
 
+// A sign, two bits of exponent, one of mantissa. -0 is 0.
+float e2m1_value(int code) {
+  constexpr float kValues[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+  return code > 8 ? -kValues[code - 8] : code == 8 ? 0.0f : kValues[code];
+}
+
 // Decodes 16 bytes, whose low nibbles are the first 16 values.
 void decode_nibbles(Bytes nibbles, const int8_t (&values)[16], float scale, float* out) {
   for (int i = 0; i < 16; ++i) {
@@ -232,6 +238,31 @@ struct Mxfp4 {  // exponent of the scale | 32 x 4 bits: a sign, 2 bits of expone
     constexpr int8_t kDoubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
     const uint32_t e = block[0];
     decode_nibbles(block + 1, kDoubled, std::bit_cast<float>(e < 2 ? 0x200000u << e : (e - 1) << 23), out);
+  }
+};
+
+struct
+    Nvfp4 {  // 4 scales, float8_e4m3fn | of each 16 values 8 bytes, whose low nibbles are the first 8. The tensor's scale is not in it.
+  static constexpr int64_t kElements = 64, kBytes = 36;
+  static void decode(Bytes block, float* out) {
+    for (int i = 0; i < 64; ++i) {
+      const uint8_t both = block[4 + i / 16 * 8 + i % 8];
+      out[i] = e4m3_value(block[i / 16]) * e2m1_value(i % 16 < 8 ? both & 15 : both >> 4);
+    }
+  }
+};
+
+struct
+    Nvfp4Blocks {  // scale of the tensor (float32) | 16 scales | of each 32 values 16 bytes, whose low nibbles are the first 16
+  static constexpr int64_t kElements = 256, kBytes = 148;
+  static void decode(Bytes block, float* out) {
+    float of_tensor;
+    std::memcpy(&of_tensor, block, sizeof of_tensor);
+    for (int part = 0; part < 16; ++part) {
+      const float scale = e4m3_value(block[4 + part]) * of_tensor;
+      const Bytes bytes = block + 20 + part / 2 * 16;
+      for (int i = 0; i < 16; ++i) out[16 * part + i] = scale * e2m1_value(part % 2 == 0 ? bytes[i] & 15 : bytes[i] >> 4);
+    }
   }
 };
 
@@ -330,11 +361,13 @@ constexpr Instance kInstances[] = {
     blocks_of<Iq4Nl>(GgmlType::iq4_nl),
     blocks_of<Iq4Xs>(GgmlType::iq4_xs),
     blocks_of<Mxfp4>(GgmlType::mxfp4),
+    blocks_of<Nvfp4>(GgmlType::nvfp4),
     blocks_of<Bytes128<true>>(GgmlType::f8_e4m3),
     blocks_of<Bytes128<false>>(GgmlType::i8),
     blocks_of<Int4<32>>(GgmlType::i4_32),
     blocks_of<Int4<64>>(GgmlType::i4_64),
     blocks_of<Int4<128>>(GgmlType::i4_128),
+    blocks_of<Nvfp4Blocks>(GgmlType::nvfp4_blocks),
 };
 
 Decode find_decode(GgmlType type, DType out_type) {

@@ -25,11 +25,13 @@ constexpr GgmlTypeInfo kSupported[] = {
     {GgmlType::iq4_nl, "IQ4_NL", 32, 2 + 16},
     {GgmlType::iq4_xs, "IQ4_XS", 256, 2 + 2 + 4 + 128},
     {GgmlType::mxfp4, "MXFP4", 32, 1 + 16},
+    {GgmlType::nvfp4, "NVFP4", 64, 4 + 32},
     {GgmlType::f8_e4m3, "F8_E4M3", 128, 4 + 128},
     {GgmlType::i8, "I8", 128, 4 + 128},
     {GgmlType::i4_32, "I4_32", 32, 2 + 1 + 16},
     {GgmlType::i4_64, "I4_64", 64, 2 + 1 + 32},
     {GgmlType::i4_128, "I4_128", 128, 2 + 1 + 64},
+    {GgmlType::nvfp4_blocks, "NVFP4", 256, 4 + 16 + 128},
 };
 
 // The names are indexed by number, whether supported, unsupported or withdrawn.

@@ -28,13 +28,17 @@ enum class GgmlType : uint32_t {
   f64 = 28,
   bf16 = 30,
   mxfp4 = 39,
-  // Blocks of 128 codes after their scale (float32), as WeightFormat has them. No GGUF file has these: HuggingFaceDirectory makes them.
+  nvfp4 = 40,  // without the scale of the tensor, which is a tensor of its own
+  // Blocks of 128 codes after their scale (float32), as WeightFormat has them. No GGUF file has these and those that follow: HuggingFaceDirectory
+  // makes them.
   f8_e4m3 = kFirstOwnGgmlType,
   i8,
   // Blocks of 32, 64 and 128 codes of 4 bits with a scale (float16) and a zero point.
   i4_32,
   i4_64,
   i4_128,
+  // Blocks of 256 codes of 4 bits with their scales and the tensor's, as WeightFormat::nvfp4 has them. GgufCheckpoint makes them, too.
+  nvfp4_blocks,
 };
 
 struct GgmlTypeInfo {

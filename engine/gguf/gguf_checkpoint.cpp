@@ -1,5 +1,6 @@
 #include <prologue/engine/gguf/gguf_checkpoint.h>
 
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <limits>
@@ -45,17 +46,20 @@ Result<std::unique_ptr<GgufCheckpoint>> GgufCheckpoint::open(const std::string& 
     }
     std::unique_ptr<GgufCheckpoint> opened(new GgufCheckpoint());
     PROLOGUE_RETURN_IF_ERROR(opened->add_part(std::move(file)));
-    if (count <= 1) return opened;
-    PROLOGUE_RETURN_IF_ERROR(opened->open_parts(path, count));
-    if (num_tensors != static_cast<int64_t>(opened->tensors_.size())) {
+    if (count > 1) PROLOGUE_RETURN_IF_ERROR(opened->open_parts(path, count));
+    if (count > 1 && num_tensors != static_cast<int64_t>(opened->tensors_.size())) {
       return data_loss(opened->path(), ": ", kSplitTensors, " is ", num_tensors, ", but the ", count, " parts have ",
                        opened->tensors_.size(), " tensors");
     }
+    PROLOGUE_RETURN_IF_ERROR(opened->add_scales());
     return opened;
   });
 }
 
-GgufCheckpoint::GgufCheckpoint(GgufFile file) { (void)add_part(std::move(file)); }  // a file's names are distinct
+GgufCheckpoint::GgufCheckpoint(GgufFile file) {
+  (void)add_part(std::move(file));  // a file's names are distinct
+  (void)add_scales();
+}
 
 Status GgufCheckpoint::open_parts(const std::string& path, int64_t count) {
   const std::string suffix = part_suffix(1, count);
@@ -95,9 +99,56 @@ Status GgufCheckpoint::add_part(GgufFile file) {
     }
     tensors_.push_back({tensor.name, tensor.type, ggml_type_info(tensor.type)->name,
                         std::vector<int64_t>(tensor.dims.rbegin(), tensor.dims.rend()), tensor.size_bytes});
-    stored_.push_back({part, &tensor});
+    stored_.push_back({part, &tensor, nullptr, {}});
+    if (tensor.type == GgmlType::nvfp4) tensors_.back().type = kUnreadableType;  // until add_scales()
   }
   return {};
+}
+
+Status GgufCheckpoint::add_scales() {
+  constexpr std::string_view kWeight = ".weight";
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    TensorInfo& tensor = tensors_[i];
+    Stored& stored = stored_[i];
+    if (stored.tensor->type != GgmlType::nvfp4) continue;
+    std::vector<float> scales = {1.0f};
+    if (tensor.name.ends_with(kWeight)) {
+      const std::string_view module = tensor.name.substr(0, tensor.name.size() - kWeight.size());
+      if (const auto found = index_.find(str_cat(module, ".scale")); found != index_.end()) {
+        PROLOGUE_ASSIGN_OR_RETURN(scales, read_scales(tensor, found->second));
+        stored.scales.push_back(found->second);
+      }
+      if (const auto found = index_.find(str_cat(module, ".input_scale")); found != index_.end()) {
+        stored.scales.push_back(found->second);
+      }
+    }
+    stored.nvfp4 = std::make_unique<Nvfp4Weight>(Nvfp4Weight::of_ggml(path(), tensor, std::move(scales)));
+    tensor.type = stored.nvfp4->type();
+    tensor.size_bytes = stored.nvfp4->size_bytes();
+  }
+  return {};
+}
+
+Result<std::vector<float>> GgufCheckpoint::read_scales(const TensorInfo& weight, size_t number) const {
+  const TensorInfo& scale = tensors_[number];
+  if (scale.type != GgmlType::f32) {
+    return unsupported(path(), ": tensor ", printable(scale.name), " has type ", scale.type_name,
+                       ": scales of tensors in NVFP4 must be F32");
+  }
+  const int64_t count = scale.num_elements(), experts = weight.shape.size() == 3 ? weight.shape[0] : 1;
+  if (count != 1 && count != experts) {
+    return data_loss(path(), ": tensor ", printable(scale.name), " has shape ", shape_text(scale.shape), ": for ",
+                     printable(weight.name), " ", shape_text(weight.shape), " one scale",
+                     experts > 1 ? str_cat(" or ", experts, " are") : std::string(" is"), " expected");
+  }
+  std::vector<float> scales(static_cast<size_t>(count));
+  PROLOGUE_RETURN_IF_ERROR(read(scale, 0, scale.size_bytes, scales.data()));
+  for (size_t i = 0; i < scales.size(); ++i) {
+    if (std::isfinite(scales[i])) continue;
+    return data_loss(path(), ": element ", i, " of tensor ", printable(scale.name), " is ", scales[i],
+                     ": a scale must be finite");
+  }
+  return scales;
 }
 
 Result<double> GgufCheckpoint::number(std::string_view key) const {
@@ -126,7 +177,9 @@ Result<std::vector<double>> GgufCheckpoint::numbers(std::string_view key) const 
 const TensorInfo* GgufCheckpoint::tensor(std::string_view name) const {
   const auto found = index_.find(name);
   if (found == index_.end()) return nullptr;
-  (void)parts_[stored_[found->second].part].tensor(name);  // which counts it as used
+  const Stored& stored = stored_[found->second];
+  (void)parts_[stored.part].tensor(name);  // which counts it as used
+  for (const size_t scale : stored.scales) (void)parts_[stored_[scale].part].tensor(tensors_[scale].name);
   return &tensors_[found->second];
 }
 
@@ -140,7 +193,13 @@ std::vector<std::string> GgufCheckpoint::unused_tensors() const {
 
 Status GgufCheckpoint::read(const TensorInfo& tensor, int64_t begin, int64_t size, void* out) const {
   const Stored& stored = stored_[static_cast<size_t>(&tensor - tensors_.data())];
-  return parts_[stored.part].read(*stored.tensor, begin, size, out);
+  const GgufFile& file = parts_[stored.part];
+  if (stored.nvfp4 == nullptr) return file.read(*stored.tensor, begin, size, out);
+  return catch_out_of_memory([&] {
+    return stored.nvfp4->read(begin, size, out, [&](Nvfp4Weight::Part, int64_t first, int64_t count, void* bytes) {
+      return file.read(*stored.tensor, first, count, bytes);
+    });
+  });
 }
 
 Status GgufCheckpoint::check_unchanged() const {

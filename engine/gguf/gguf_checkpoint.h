@@ -8,10 +8,14 @@
 #include <vector>
 
 #include <prologue/engine/checkpoint/checkpoint.h>
+#include <prologue/engine/checkpoint/nvfp4_weight.h>
 #include <prologue/engine/gguf/gguf.h>
 
 namespace prologue {
 
+// A tensor x.weight of the type NVFP4 has its scale in the tensor x.scale (F32: one, or one for each expert; without it, 1). Here they are one tensor
+// (nvfp4_weight.h); x.scale counts as used with it, and so does x.input_scale, which is not applied: activations stay as they are.
+//
 // Shapes are the file's dimensions in reverse. A key that is absent, or of another type, gets the error of GgufFile::get.
 class GgufCheckpoint final : public Checkpoint {
  public:
@@ -20,7 +24,7 @@ class GgufCheckpoint final : public Checkpoint {
   //   invalid_argument: the path is that of another part, or the name of the first is not of this form. not_found: parts are missing.
   // data_loss: the parts do not belong together. Other errors: of GgufFile::open.
   static Result<std::unique_ptr<GgufCheckpoint>> open(const std::string& path);
-  explicit GgufCheckpoint(GgufFile file);
+  explicit GgufCheckpoint(GgufFile file);  // tensors whose scales cannot be read have the type kUnreadableType
 
   const GgufFile& file() const { return parts_.front(); }  // which has the keys
 
@@ -51,11 +55,15 @@ class GgufCheckpoint final : public Checkpoint {
   struct Stored {
     size_t part;
     const GgufTensor* tensor;
+    std::unique_ptr<Nvfp4Weight> nvfp4;  // null: as the file has it
+    std::vector<size_t> scales;          // what else counts as used with it: indices of tensors_
   };
 
   GgufCheckpoint() = default;
   Status open_parts(const std::string& path, int64_t count);
   Status add_part(GgufFile file);
+  Status add_scales();  // of NVFP4
+  Result<std::vector<float>> read_scales(const TensorInfo& weight, size_t number) const;
 
   std::vector<GgufFile> parts_;
   std::vector<TensorInfo> tensors_;  // part by part, in the file's order

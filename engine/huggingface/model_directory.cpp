@@ -19,6 +19,7 @@ namespace fs = std::filesystem;
 constexpr uint64_t kMaxConfig = uint64_t{16} << 20;
 constexpr uint64_t kMaxIndex = uint64_t{64} << 20;
 constexpr const char* kWeights = "model.safetensors";
+constexpr const char* kModelOptConfig = "hf_quant_config.json";
 constexpr const char* kIndex = "model.safetensors.index.json";
 
 std::string file_in(const std::string& directory, std::string_view name) { return (fs::path(directory) / name).string(); }
@@ -172,11 +173,11 @@ Result<std::unique_ptr<HuggingFaceDirectory>> HuggingFaceDirectory::open(const s
     if (text_config != nullptr && text_config->get_if<Json::Object>() != nullptr) opened->text_config_ = text_config;
     PROLOGUE_RETURN_IF_ERROR(opened->open_files());
     opened->add_tensors();
-    PROLOGUE_ASSIGN_OR_RETURN(const QuantizationConfig config,
-                              read_quantization_config(opened->value("quantization_config"), opened->path_));
+    PROLOGUE_ASSIGN_OR_RETURN(const QuantizationConfig config, opened->quantization_config());
     opened->quantizes_activations_ = config.has_float8 && config.quantizes_activations;
     PROLOGUE_RETURN_IF_ERROR(opened->add_scales(config));
     PROLOGUE_RETURN_IF_ERROR(opened->add_int4(config.int4));
+    PROLOGUE_RETURN_IF_ERROR(opened->add_nvfp4(config.nvfp4));
     if (config.has_mxfp4) PROLOGUE_RETURN_IF_ERROR(opened->add_mxfp4());
     return opened;
   });
@@ -257,7 +258,7 @@ void HuggingFaceDirectory::add_tensors() {
                                                      : kUnreadableType;
       index_.emplace(tensor.name, tensors_.size());
       tensors_.push_back({tensor.name, type, tensor.dtype, tensor.shape, tensor.size_bytes});
-      stored_.push_back({i, &tensor, nullptr, {}, nullptr, nullptr, {}});
+      stored_.push_back({i, &tensor, nullptr, {}, nullptr, nullptr, nullptr, {}});
     }
   }
   used_.assign(tensors_.size(), false);
@@ -376,6 +377,66 @@ Status HuggingFaceDirectory::add_mxfp4() {
   return {};
 }
 
+Result<QuantizationConfig> HuggingFaceDirectory::quantization_config() const {
+  const Json* const config = value("quantization_config");
+  const std::string of_modelopt = file_in(directory_, kModelOptConfig);
+  if (config != nullptr || !exists(of_modelopt)) return read_quantization_config(config, path_);
+  PROLOGUE_ASSIGN_OR_RETURN(const Json modelopt, read_json_file(of_modelopt, kMaxConfig));
+  return read_modelopt_config(modelopt.find("quantization"), path_);
+}
+
+Status HuggingFaceDirectory::add_nvfp4(Nvfp4Method method) {
+  if (method == Nvfp4Method::none) return {};
+  const std::string_view suffix = method == Nvfp4Method::modelopt ? ".weight" : ".weight_packed";
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const std::string_view name = tensors_[i].name;
+    if (!name.ends_with(suffix) || (method == Nvfp4Method::modelopt && tensors_[i].type_name != "U8")) continue;
+    PROLOGUE_RETURN_IF_ERROR(add_nvfp4(method, i, name.substr(0, name.size() - suffix.size())));
+  }
+  return {};
+}
+
+// Makes tensor `number`, the codes of a module's weight, that weight.
+Status HuggingFaceDirectory::add_nvfp4(Nvfp4Method method, size_t number, std::string_view module) {
+  const bool divides = method == Nvfp4Method::compressed_tensors;
+  Stored& stored = stored_[number];
+  const std::string codes(tensors_[number].name);
+  const std::string names[] = {str_cat(module, ".weight_scale"),
+                               str_cat(module, divides ? ".weight_global_scale" : ".weight_scale_2")};
+  for (const std::string& name : names) {
+    const auto found = index_.find(name);
+    if (found == index_.end()) {
+      return data_loss(path_, ": tensor ", printable(codes), " is in NVFP4, but ", printable(name), " is missing");
+    }
+    stored.scales.push_back(found->second);
+  }
+  const TensorInfo& of_tensor = tensors_[stored.scales[1]];
+  PROLOGUE_ASSIGN_OR_RETURN(const std::vector<float> factors, read_scales(stored.scales[1]));
+  if (factors.size() != 1) {
+    return data_loss(path_, ": tensor ", printable(of_tensor.name), " has shape ", shape_text(of_tensor.shape),
+                     ": one scale is expected");
+  }
+  const float factor = divides ? 1.0f / factors[0] : factors[0];
+  if (!std::isfinite(factor) || !std::isfinite(factors[0])) {
+    return data_loss(path_, ": tensor ", printable(of_tensor.name), " is ", factors[0], ": a scale must be finite",
+                     divides ? ", and its reciprocal, too" : "");
+  }
+  PROLOGUE_ASSIGN_OR_RETURN(Nvfp4Weight weight,
+                            Nvfp4Weight::of_pairs(path_, tensors_[number], tensors_[stored.scales[0]], factor));
+  stored.nvfp4 = std::make_unique<Nvfp4Weight>(std::move(weight));
+  stored.parts[static_cast<size_t>(Nvfp4Weight::Part::codes)] = number;
+  stored.parts[static_cast<size_t>(Nvfp4Weight::Part::scales)] = stored.scales[0];
+  const std::string& name = names_.emplace_back(str_cat(module, ".weight"));
+  if (divides && index_.count(name) != 0) {
+    return data_loss(path_, ": there are both ", printable(name), " and ", printable(codes), ", which is the same weight");
+  }
+  for (const std::string& ignored : ignored_scale_names(name)) {
+    if (const auto found = index_.find(ignored); found != index_.end()) stored.scales.push_back(found->second);
+  }
+  present(number, {name, stored.nvfp4->type(), tensors_[number].type_name, stored.nvfp4->shape(), stored.nvfp4->size_bytes()});
+  return {};
+}
+
 void HuggingFaceDirectory::present(size_t number, TensorInfo as) {
   index_.erase(tensors_[number].name);
   index_.emplace(as.name, number);
@@ -428,6 +489,7 @@ Status HuggingFaceDirectory::read(const TensorInfo& tensor, int64_t begin, int64
   };
   if (stored.int4 != nullptr) return read_packed(*stored.int4);
   if (stored.mxfp4 != nullptr) return read_packed(*stored.mxfp4);
+  if (stored.nvfp4 != nullptr) return read_packed(*stored.nvfp4);
   if (stored.quantized == nullptr) return file.read(*stored.tensor, begin, size, out);
   return catch_out_of_memory([&] {
     return stored.quantized->read(begin, size, out, [&](int64_t first, int64_t count, void* codes) {

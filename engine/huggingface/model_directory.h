@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <prologue/engine/checkpoint/checkpoint.h>
+#include <prologue/engine/checkpoint/nvfp4_weight.h>
 #include <prologue/engine/huggingface/json.h>
 #include <prologue/engine/huggingface/packed_mxfp4.h>
 #include <prologue/engine/huggingface/quantized_tensor.h>
@@ -29,7 +30,7 @@ namespace prologue {
 // A quantised weight and its scales (quantized_tensor.h) are one tensor, of the type f8_e4m3 or i8, or, if its rows are not whole blocks, f32.
 // The scales count as used when the weight does. A weight x.weight of 4 bits (packed_int4.h) is one tensor, too: i4_32, i4_64, i4_128 or f32. What
 // it is made of counts as used with it, and so does x.bias if it is all zeros, which GPTQ's files have where models have none. x_blocks and
-// x_scales in MXFP4 (packed_mxfp4.h) are the tensor x.
+// x_scales in MXFP4 (packed_mxfp4.h) are the tensor x. A weight x.weight in NVFP4 is one of the type nvfp4_blocks or f32.
 //
 // Files may be symbolic links. Names in the index must be within the directory.
 class HuggingFaceDirectory final : public Checkpoint {
@@ -72,7 +73,8 @@ class HuggingFaceDirectory final : public Checkpoint {
     std::vector<size_t> scales;                  // and what else counts as used with the weight: indices of tensors_
     std::unique_ptr<PackedInt4> int4;            // null: it is none
     std::unique_ptr<PackedMxfp4> mxfp4;          // null: it is none
-    size_t parts[kNumInt4Parts] = {};            // of `int4` or `mxfp4`: indices of stored_
+    std::unique_ptr<Nvfp4Weight> nvfp4;          // null: it is none
+    size_t parts[kNumInt4Parts] = {};            // of `int4`, `mxfp4` or `nvfp4`: indices of stored_
   };
 
   HuggingFaceDirectory() = default;
@@ -84,6 +86,9 @@ class HuggingFaceDirectory final : public Checkpoint {
   Status add_int4(const Int4Config& config);
   Status add_int4(const Int4Config& config, size_t number, std::string_view module);
   Status add_mxfp4();
+  Status add_nvfp4(Nvfp4Method method);
+  Status add_nvfp4(Nvfp4Method method, size_t number, std::string_view module);
+  Result<QuantizationConfig> quantization_config() const;
   void present(size_t number, TensorInfo as);  // instead of what the file has
   // `part` numbers a tensor of `parts`.
   Status read_part(const Stored& stored, size_t part, int64_t begin, int64_t size, void* out) const;

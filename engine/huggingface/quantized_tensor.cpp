@@ -15,7 +15,8 @@ namespace {
 
 constexpr const char* kSupported =
     "supported are fp8 (e4m3), fbgemm_fp8, mxfp4, compressed-tensors of 8 bits (float-quantized, int-quantized, naive-quantized) "
-    "and of 4 (pack-quantized), gptq and awq of 4 bits";
+    "and of 4 (pack-quantized, nvfp4-pack-quantized), gptq and awq of 4 bits, and modelopt's NVFP4";
+constexpr const char* kNvfp4Format = "nvfp4-pack-quantized";
 constexpr int64_t kBlock = 128;
 constexpr std::string_view kWeight = ".weight";
 
@@ -149,6 +150,26 @@ Status read_packed_group(const JsonMember& group, const std::string& path, Int4C
   return {};
 }
 
+// Reads one of the config_groups of compressed-tensors with the format nvfp4-pack-quantized.
+Status read_nvfp4_group(const JsonMember& group, const std::string& path) {
+  const std::string what = str_cat(path, ": config_groups.", printable(group.name), " in quantization_config");
+  PROLOGUE_ASSIGN_OR_RETURN(const std::string format, text_of(group.value, "format", path));
+  if (!format.empty() && format != kNvfp4Format) {
+    return unsupported(what, " has the format ", in_quotes(format), ": with ", kNvfp4Format, " all groups must have it");
+  }
+  const Json* weights = group.value.find("weights");
+  if (is_absent(weights)) return {};
+  PROLOGUE_ASSIGN_OR_RETURN(const std::string type, text_of(*weights, "type", path));
+  PROLOGUE_ASSIGN_OR_RETURN(const std::string strategy, text_of(*weights, "strategy", path));
+  PROLOGUE_ASSIGN_OR_RETURN(const int64_t num_bits, integer_of(*weights, "num_bits", 0, path));
+  PROLOGUE_ASSIGN_OR_RETURN(const int64_t group_size, integer_of(*weights, "group_size", 16, path));
+  PROLOGUE_ASSIGN_OR_RETURN(const bool symmetric, flag_of(*weights, "symmetric", true, path));
+  if (num_bits == 4 && type == "float" && strategy == "tensor_group" && group_size == 16 && symmetric) return {};
+  return unsupported(what, " has weights of ", num_bits, " bits and type ", in_quotes(type), " with the strategy ",
+                     in_quotes(strategy), symmetric ? "" : ", not symmetric,", " in groups of ", group_size, ": with the format ",
+                     in_quotes(kNvfp4Format), " 4 bits, 'float', 'tensor_group' and 16 are supported");
+}
+
 Result<QuantizationConfig> read_gptq(const Json& config, const std::string& path) {
   PROLOGUE_ASSIGN_OR_RETURN(const int64_t bits, integer_of(config, "bits", 0, path));
   if (bits != 4) {
@@ -197,7 +218,8 @@ Result<QuantizationConfig> read_awq(const Json& config, const std::string& path)
 Result<QuantizationConfig> read_compressed_tensors(const Json& config, const std::string& path) {
   PROLOGUE_ASSIGN_OR_RETURN(const std::string format, text_of(config, "format", path));
   const bool is_packed = format == "pack-quantized";
-  if (!is_packed && format != "float-quantized" && format != "int-quantized" && format != "naive-quantized") {
+  const bool is_nvfp4 = format == kNvfp4Format;
+  if (!is_packed && !is_nvfp4 && format != "float-quantized" && format != "int-quantized" && format != "naive-quantized") {
     return unsupported(path, ": quantization_config is compressed-tensors with the format ", in_quotes(format), ": ", kSupported);
   }
   for (const char* other : {"sparsity_config", "transform_config"}) {
@@ -211,10 +233,12 @@ Result<QuantizationConfig> read_compressed_tensors(const Json& config, const std
   const auto* members = groups == nullptr ? nullptr : groups->get_if<Json::Object>();
   if (members == nullptr) return data_loss(path, ": quantization_config has no config_groups that is an object");
   QuantizationConfig quantization;
+  if (is_nvfp4) quantization.nvfp4 = Nvfp4Method::compressed_tensors;
   if (is_packed) quantization.int4.method = Int4Config::Method::compressed_tensors;
   for (const JsonMember& group : *members) {
-    PROLOGUE_RETURN_IF_ERROR(is_packed ? read_packed_group(group, path, quantization.int4)
-                                       : read_group(group, path, quantization));
+    PROLOGUE_RETURN_IF_ERROR(is_packed  ? read_packed_group(group, path, quantization.int4)
+                             : is_nvfp4 ? read_nvfp4_group(group, path)
+                                        : read_group(group, path, quantization));
   }
   if (is_packed && quantization.int4.group_sizes.empty()) {
     return data_loss(path, ": quantization_config has no config_groups with weights");
@@ -224,6 +248,25 @@ Result<QuantizationConfig> read_compressed_tensors(const Json& config, const std
 
 }  // namespace
 
+Result<QuantizationConfig> read_modelopt_config(const Json* quantization, const std::string& path) {
+  if (is_absent(quantization)) return QuantizationConfig{};
+  if (quantization->get_if<Json::Object>() == nullptr) {
+    return data_loss(path, ": the configuration of modelopt is ", quantization->kind(), ": an object is expected");
+  }
+  PROLOGUE_ASSIGN_OR_RETURN(const std::string algorithm, text_of(*quantization, "quant_algo", path));
+  PROLOGUE_ASSIGN_OR_RETURN(const int64_t group_size, integer_of(*quantization, "group_size", 16, path));
+  if (algorithm != "NVFP4") {
+    return unsupported(path, ": quantization_config is modelopt with the quant_algo ", in_quotes(algorithm),
+                       ": supported is 'NVFP4'");
+  }
+  if (group_size != 16) {
+    return unsupported(path, ": quantization_config is modelopt's NVFP4 in groups of ", group_size, ": supported is 16");
+  }
+  QuantizationConfig config;
+  config.nvfp4 = Nvfp4Method::modelopt;
+  return config;
+}
+
 Result<QuantizationConfig> read_quantization_config(const Json* config, const std::string& path) {
   if (is_absent(config)) return QuantizationConfig{};
   if (config->get_if<Json::Object>() == nullptr) {
@@ -231,6 +274,7 @@ Result<QuantizationConfig> read_quantization_config(const Json* config, const st
   }
   PROLOGUE_ASSIGN_OR_RETURN(const std::string method, text_of(*config, "quant_method", path));
   if (method == "compressed-tensors") return read_compressed_tensors(*config, path);
+  if (method == "modelopt") return read_modelopt_config(config, path);
   if (method == "gptq") return read_gptq(*config, path);
   if (method == "awq") return read_awq(*config, path);
   if (method == "mxfp4") {
@@ -262,7 +306,8 @@ std::vector<std::string> ignored_scale_names(std::string_view weight) {
   if (!weight.ends_with(kWeight)) return {};
   const std::string_view module = weight.substr(0, weight.size() - kWeight.size());
   std::vector<std::string> names;
-  for (const char* of_module : {".input_scale", ".input_zero_point", ".output_scale", ".k_scale", ".v_scale"})
+  for (const char* of_module :
+       {".input_scale", ".input_zero_point", ".input_global_scale", ".output_scale", ".k_scale", ".v_scale"})
     names.push_back(str_cat(module, of_module));
   const size_t attention = module.rfind('.');
   for (const auto& [projection, scale] : {std::pair("k_proj", "k_scale"), std::pair("v_proj", "v_scale")}) {

@@ -10,7 +10,12 @@
 // be read. Scales of activations (x.input_scale, x.input_zero_point, x.output_scale) and of a KV cache (x.k_scale, x.v_scale, k_scale and
 // v_scale of the attention) are recorded as belonging to the weight, and not applied.
 //
-// packed_int4.h and packed_mxfp4.h read weights of 4 bits.
+// packed_int4.h, packed_mxfp4.h and checkpoint/nvfp4_weight.h read weights of 4 bits. NVFP4's are
+//
+//   compressed-tensors (nvfp4-pack-quantized)   x.weight_packed, x.weight_scale, x.weight_global_scale (F32), by which values are divided
+//   modelopt (quant_algo NVFP4)                 x.weight (U8), x.weight_scale, x.weight_scale_2 (F32), by which values are multiplied
+//
+// The scale of the tensor is 1 / x.weight_global_scale, rounded to float32, or x.weight_scale_2. x.input_global_scale is not applied, either.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +32,8 @@
 
 namespace prologue {
 
+enum class Nvfp4Method { none, compressed_tensors, modelopt };
+
 // Says what config.json says about quantisation.
 struct QuantizationConfig {
   bool has_float8 = false, has_int8 = false;  // tensors of type F8_E4M3 and I8 are quantised weights
@@ -34,12 +41,15 @@ struct QuantizationConfig {
   // channels of it. False: they have given scales, others, or none.
   bool quantizes_activations = false;
   Int4Config int4;
+  Nvfp4Method nvfp4 = Nvfp4Method::none;
   bool has_mxfp4 = false;  // x_blocks and x_scales are weights of experts (packed_mxfp4.h)
 };
 
 // `config` is the value of quantization_config; null or an empty object: nothing is quantised. unsupported: another method, number of bits or shape
 // of blocks; the message names it and what is supported. data_loss: a value has another type. `path` is for messages.
 Result<QuantizationConfig> read_quantization_config(const Json* config, const std::string& path);
+// The same for `quantization` of hf_quant_config.json, where older versions of ModelOpt write it instead.
+Result<QuantizationConfig> read_modelopt_config(const Json* quantization, const std::string& path);
 
 // A quantised weight [rows, cols]. As a tensor of a checkpoint it has the type `type`: blocks with their scale (GgmlType::f8_e4m3 and i8), if
 // rows are whole blocks; float32 otherwise.

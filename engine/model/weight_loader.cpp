@@ -76,6 +76,7 @@ WeightFormat weight_format(GgmlType type) {
     case GgmlType::i4_32: return WeightFormat::i4_32;
     case GgmlType::i4_64: return WeightFormat::i4_64;
     case GgmlType::i4_128: return WeightFormat::i4_128;
+    case GgmlType::nvfp4_blocks: return WeightFormat::nvfp4;
     default: return WeightFormat::dense;
   }
 }

@@ -48,6 +48,7 @@ constexpr Layout layout_of(WeightFormat format) {
     case WeightFormat::i4_32: return {{{2, 2}, {1, 1}, {16, 4}}};
     case WeightFormat::i4_64: return {{{2, 2}, {1, 1}, {32, 4}}};
     case WeightFormat::i4_128: return {{{2, 2}, {1, 1}, {64, 4}}};
+    case WeightFormat::nvfp4: return {{{4, 4}, {16, 1}, {128, 4}}};
     case WeightFormat::dense: break;
   }
   return {};
@@ -173,7 +174,7 @@ void decode_q3_k(const uint8_t* block, float* out) {
   }
 }
 
-// The values of the codes of IQ4_NL and IQ4_XS, and twice those of MXFP4.
+// The values of the codes of IQ4_NL and IQ4_XS, and twice those of MXFP4 and NVFP4.
 constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 constexpr int8_t kDoubledFp4Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
@@ -205,6 +206,17 @@ float half_power(uint8_t e) {
 float e4m3_value(uint8_t code) {
   const bool is_nan = (code & 0x7f) == 0x7f;
   return !is_nan ? from_fp8_e4m3(code) : code < 128 ? 480.0f : -480.0f;
+}
+
+// Sixteen scales of 16 values each, times the tensor's. Of each 32 values the low nibbles are the first 16.
+void decode_nvfp4(const uint8_t* block, float* out) {
+  float of_tensor;
+  std::memcpy(&of_tensor, block, sizeof of_tensor);
+  for (int i = 0; i < 256; ++i) {
+    const int byte = block[20 + i / 32 * 16 + i % 16], code = i % 32 < 16 ? byte & 15 : byte >> 4;
+    const float scale = e4m3_value(block[4 + i / 16]) * of_tensor;
+    out[i] = scale * (0.5f * static_cast<float>(kDoubledFp4Values[code]));
+  }
 }
 
 void decode_128(WeightFormat format, const uint8_t* block, float* out) {
@@ -246,6 +258,7 @@ void unpack_block(WeightFormat format, const void* packed, int64_t cols, int64_t
     case WeightFormat::iq4_nl: return decode_nibbles(bytes + 2, kIq4Values, half_at(bytes), out);
     case WeightFormat::iq4_xs: return decode_iq4_xs(bytes, out);
     case WeightFormat::mxfp4: return decode_nibbles(bytes + 1, kDoubledFp4Values, half_power(bytes[0]), out);
+    case WeightFormat::nvfp4: return decode_nvfp4(bytes, out);
     default: break;
   }
   if (is_int4(format)) return decode_int4(elements, bytes, out);

@@ -15,6 +15,12 @@
 // the other readers of such files: with the codes of 0.5 a value is 2^127, with larger ones infinite, and 0 with the code of 0. (Values
 // with e = 0 or 1 may be below float32's normal numbers; they are exact, too.)
 //
+// nvfp4 has codes of float4_e2m1 with a scale of float8_e4m3fn for each 16 channels, and a scale for the tensor, which files have beside it. Here
+// each block has that one, too:
+//   nvfp4   scale of the tensor (float32) | 16 scales (1 byte) | 256 codes of 4 bits
+// A value is (scale * scale of the tensor) * code; each product is rounded to float32. Each 32 codes are 16 bytes, as those below. Scales of 0x7f and
+// 0xff are 480 and -480, as codes of f8_e4m3 are, and the code of -0 is 0.
+//
 // With codes of 4 bits (GPTQ, AWQ), groups of 32, 64 or 128 values of a row have a scale and a zero point; a group is a block:
 //   i4_32, i4_64, i4_128   scale (float16) | zero point (1 byte, 0 to 255) | 32, 64 or 128 codes of 4 bits, 0 to 15
 // Each 32 codes are 16 bytes: byte i has code i (low bits) and code i + 16. A value is scale * code - scale * zero point, which float32 holds
@@ -23,7 +29,7 @@
 //   rows      16 rows are a group; the last group is filled up with rows of zero bytes
 //   packed    [groups, blocks of a row, fields of a block in the file's order, pieces of the field, 16 rows] of pieces:
 //             2 bytes for a float16 scale or minimum, 1 byte for the scales of parts (Q2_K to Q6_K; IQ4_XS, whose scales of
-//             parts are two fields), for the scale of MXFP4 and for zero points, 4 bytes for all others
+//             parts are two fields), for the scale of MXFP4, for the 16 of NVFP4 and for zero points, 4 bytes for all others
 #pragma once
 
 #include <cstdint>
@@ -55,7 +61,8 @@ enum class WeightFormat : int32_t {
   mxfp4,
   i4_32,
   i4_64,
-  i4_128
+  i4_128,
+  nvfp4
 };
 
 // Returns the values of a block.
@@ -80,6 +87,7 @@ constexpr int64_t weight_block_elements(WeightFormat format) {
     case WeightFormat::i4_32: return 32;
     case WeightFormat::i4_64: return 64;
     case WeightFormat::i4_128: return 128;
+    case WeightFormat::nvfp4: return 256;
   }
   return 1;
 }
@@ -106,6 +114,7 @@ constexpr int64_t weight_block_bytes(WeightFormat format) {
     case WeightFormat::i4_32: return 2 + 1 + 16;
     case WeightFormat::i4_64: return 2 + 1 + 32;
     case WeightFormat::i4_128: return 2 + 1 + 64;
+    case WeightFormat::nvfp4: return 4 + 16 + 128;
   }
   return 0;
 }
@@ -133,6 +142,7 @@ constexpr const char* weight_format_name(WeightFormat format) {
     case WeightFormat::i4_32: return "i4_32";
     case WeightFormat::i4_64: return "i4_64";
     case WeightFormat::i4_128: return "i4_128";
+    case WeightFormat::nvfp4: return "nvfp4";
   }
   return "unknown";
 }

@@ -31,7 +31,8 @@
 //   y[m, n] = sum over blocks of s * (what the block of weights is times the codes)  (+ bias[n])
 // Products with codes are added as integers, exactly; the sums of blocks are added in float32, in the order of k, with one rounding for
 // each product and each sum. (A block of i8, i4_64 or i4_128 is several of these blocks, which have its scale.) The zero point of a block of
-// i4_32, i4_64 or i4_128 is subtracted from its codes, exactly.
+// i4_32, i4_64 or i4_128 is subtracted from its codes, exactly. Of nvfp4, the products with 16 codes are multiplied by their scale and added up in
+// float32, in the order of k; the block's sum then is multiplied by s * the tensor's scale.
 //
 // On the CPU f8_e4m3 is multiplied by x in float32: y[m, n] = sum over blocks of (even + odd) * 256 * scale  (+ bias[n]), where `even` is
 // the sum of (code / 256) * x over the even k of the block, in their order, and `odd` the same of the odd ones; each product and each sum is

@@ -165,8 +165,13 @@ inline Floats load_half_powers(const uint8_t* p) {
   }
   return result;
 }
-// Sets values[i] to 2^-8 times code i of each row, a number of float8_e4m3fn, whose NaN are 480 and -480. Such a code has its exponent and
-// mantissa where a float16 has them, whose exponent is 8 less for the same number.
+// Returns 2^-8 times 16 codes of float8_e4m3fn as float16, whose NaN are 480 and -480. Such a code has its exponent and mantissa where a float16 has
+// them, whose exponent is 8 less for the same number.
+inline __m256i halves_of_e4m3(__m128i codes) {
+  // Sign-extended, the sign comes to bit 15, and to bit 14, too.
+  return _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7), _mm256_set1_epi16(INT16_MIN | 0x3f80));
+}
+// Sets values[i] to 2^-8 times code i of each row.
 inline void load_e4m3(const uint8_t* p, Floats (&values)[4]) {
   for (int i = 0; i < 2; ++i) {
     // From the codes of each row to the rows of each code: of four rows in each half, then of eight.
@@ -177,13 +182,16 @@ inline void load_e4m3(const uint8_t* p, Floats (&values)[4]) {
         _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     for (int pair = 0; pair < 2; ++pair) {
       const __m128i two = pair == 0 ? _mm256_castsi256_si128(codes) : _mm256_extracti128_si256(codes, 1);
-      // Sign-extended, the sign comes to bit 15, and to bit 14, too.
-      const __m256i halves =
-          _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(two), 7), _mm256_set1_epi16(INT16_MIN | 0x3f80));
+      const __m256i halves = halves_of_e4m3(two);
       values[2 * pair].v[i] = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
       values[2 * pair + 1].v[i] = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
     }
   }
+}
+// Returns 2^-8 times a code of float8_e4m3fn of each row, as load_e4m3 does.
+inline Floats load_row_e4m3(const uint8_t* p) {
+  const __m256i halves = halves_of_e4m3(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return {{_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))}};
 }
 inline Floats add(Floats a, Floats b) { return {{_mm256_add_ps(a.v[0], b.v[0]), _mm256_add_ps(a.v[1], b.v[1])}}; }
 inline Floats subtract(Floats a, Floats b) { return {{_mm256_sub_ps(a.v[0], b.v[0]), _mm256_sub_ps(a.v[1], b.v[1])}}; }

@@ -121,8 +121,13 @@ inline Floats load_half_powers(const uint8_t* p) {
   const __m512i least = _mm512_slli_epi32(_mm512_add_epi32(_mm512_min_epi32(e, one), one), 21);
   return {_mm512_castsi512_ps(_mm512_max_epi32(normal, least))};
 }
-// Sets values[i] to 2^-8 times code i of each row, a number of float8_e4m3fn, whose NaN are 480 and -480. Such a code has its exponent and
-// mantissa where a float16 has them, whose exponent is 8 less for the same number.
+// Returns 2^-8 times 16 codes of float8_e4m3fn as float16, whose NaN are 480 and -480. Such a code has its exponent and mantissa where a float16 has
+// them, whose exponent is 8 less for the same number.
+inline __m256i halves_of_e4m3(__m128i codes) {
+  // Sign-extended, the sign comes to bit 15, and to bit 14, too.
+  return _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7), _mm256_set1_epi16(INT16_MIN | 0x3f80));
+}
+// Sets values[i] to 2^-8 times code i of each row.
 inline void load_e4m3(const uint8_t* p, Floats (&values)[4]) {
   // From the codes of each row to the rows of each code: of four rows in each quarter, then of all.
   const __m512i by_code = _mm512_set4_epi32(0x0f0b0703, 0x0e0a0602, 0x0d090501, 0x0c080400);
@@ -136,6 +141,10 @@ inline void load_e4m3(const uint8_t* p, Floats (&values)[4]) {
     values[2 * pair].v = _mm512_cvtph_ps(_mm512_castsi512_si256(halves));
     values[2 * pair + 1].v = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1));
   }
+}
+// Returns 2^-8 times a code of float8_e4m3fn of each row, as load_e4m3 does.
+inline Floats load_row_e4m3(const uint8_t* p) {
+  return {_mm512_cvtph_ps(halves_of_e4m3(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
 }
 inline Floats add(Floats a, Floats b) { return {_mm512_add_ps(a.v, b.v)}; }
 inline Floats subtract(Floats a, Floats b) { return {_mm512_sub_ps(a.v, b.v)}; }

@@ -381,7 +381,7 @@ struct Q3K {
   }
 };
 
-// The values of the codes of IQ4_NL and IQ4_XS; twice those of MXFP4, and 12, so that none is negative.
+// The values of the codes of IQ4_NL and IQ4_XS; twice those of MXFP4 and NVFP4, and 12, so that none is negative.
 alignas(16) constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 alignas(16) constexpr int8_t kFp4Values[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
@@ -466,6 +466,41 @@ struct Mxfp4 {
   }
 };
 
+// A block is: scale of the tensor | 16 scales, float8_e4m3fn, each of 16 values | 8 parts of 32 x 4 bits.
+struct Nvfp4 {
+  static constexpr int64_t kBlock = 256, kXBlock = 256, kBytes = 148;
+
+  template <int ROWS>
+  static void add_block(const uint8_t* block, const RowsAt& x, Floats (&y)[ROWS]) {
+    Floats sums[ROWS];  // of half of the codes' values times 1/256 of the scales
+    for (Floats& sum : sums) sum = broadcast(0.0f);
+    for (int part = 0; part < 8; ++part) {
+      Ints low_dots[ROWS], high_dots[ROWS];
+      for (int r = 0; r < ROWS; ++r) {
+        low_dots[r] = broadcast(-12 * x.sum(r, 2 * part)), high_dots[r] = broadcast(-12 * x.sum(r, 2 * part + 1));
+      }
+      for (int c = 0; c < 4; ++c) {
+        const Bytes both = load_bytes(block + (20 + 16 * part + 4 * c) * kRows);
+        const Bytes low = values_of(low_nibbles(both), kFp4Values), high = values_of(high_nibbles(both), kFp4Values);
+        for (int r = 0; r < ROWS; ++r) {
+          low_dots[r] = add_dot(low_dots[r], low, x.code(r) + 16 * (2 * part) + 4 * c);
+          high_dots[r] = add_dot(high_dots[r], high, x.code(r) + 16 * (2 * part + 1) + 4 * c);
+        }
+      }
+      const Floats low_scale = load_row_e4m3(block + (4 + 2 * part) * kRows);
+      const Floats high_scale = load_row_e4m3(block + (5 + 2 * part) * kRows);
+      for (int r = 0; r < ROWS; ++r) {
+        sums[r] = add(sums[r], multiply(to_floats(low_dots[r]), low_scale));
+        sums[r] = add(sums[r], multiply(to_floats(high_dots[r]), high_scale));
+      }
+    }
+    const Floats scale = load_floats(block), to_values = broadcast(128.0f);
+    for (int r = 0; r < ROWS; ++r) {
+      y[r] = add(y[r], multiply(multiply(sums[r], to_values), multiply(scale, broadcast(x.scale(r)))));
+    }
+  }
+};
+
 template <class Format, int ROWS>
 void product(const uint8_t* group, const QuantizedRows& x, int64_t row, float* y) {
   constexpr bool kQuantized = Format::kXBlock > 1;
@@ -525,6 +560,7 @@ constexpr QuantizedKernels make_kernels(const char* instructions) {
   set_products<Int4<64>>(kernels.products[16]);
   set_products<Int4<128>>(kernels.products[17]);
   set_products<F8<true>>(kernels.float8_products);
+  set_products<Nvfp4>(kernels.products[18]);
   return kernels;
 }
 

@@ -162,6 +162,14 @@ inline void load_e4m3(const uint8_t* p, Floats (&values)[4]) {
     });
   }
 }
+// Returns 2^-8 times a code of float8_e4m3fn of each row, as load_e4m3 does.
+inline Floats load_row_e4m3(const uint8_t* p) {
+  return each<Floats>([&](int i) {
+    Float16 half;
+    half.bits = static_cast<uint16_t>((p[i] & 0x80) << 8 | (p[i] & 0x7f) << 7);
+    return to_float(half);
+  });
+}
 inline Floats add(const Floats& a, const Floats& b) {
   return each<Floats>([&](int i) { return a.v[i] + b.v[i]; });
 }

@@ -82,22 +82,24 @@ TEST_F(RandomModel, WeightsAreNormalAndScaled) {
 TEST_F(RandomModel, BlocksHaveTheDeviationOfBFloat16) {
   ModelShape shape = small();
   shape.hidden_size = 256;
+  shape.ffn_size = 128;
   shape.vocab_size = 4000;
   for (const WeightFormat format :
        {WeightFormat::q8_0, WeightFormat::q4_0, WeightFormat::q4_1, WeightFormat::q5_0, WeightFormat::q5_1, WeightFormat::q4_k,
         WeightFormat::q5_k, WeightFormat::q6_k, WeightFormat::q2_k, WeightFormat::q3_k, WeightFormat::iq4_nl,
-        WeightFormat::iq4_xs, WeightFormat::mxfp4}) {
+        WeightFormat::iq4_xs, WeightFormat::mxfp4, WeightFormat::nvfp4}) {
     SCOPED_TRACE(weight_format_name(format));
     write(shape, 1, 2, weight_format_name(format));
-    const auto file = GgufFile::open(path_);
+    const auto file = Checkpoint::open(path_);
     ASSERT_TRUE(file.ok()) << file.status().message();
-    const auto tensor = file->tensor("output.weight", {256, 4000});
-    ASSERT_TRUE(tensor.ok()) << tensor.status().message();
-    std::string name = ggml_type_name((*tensor)->type);
+    const TensorInfo* const tensor = (*file)->tensor("output.weight");
+    ASSERT_NE(tensor, nullptr);
+    ASSERT_EQ(tensor->shape, (std::vector<int64_t>{4000, 256}));
+    std::string name(tensor->type_name);
     std::transform(name.begin(), name.end(), name.begin(), [](char c) { return static_cast<char>(std::tolower(c)); });
     EXPECT_EQ(name, weight_format_name(format));
-    std::vector<uint8_t> bytes(static_cast<size_t>((*tensor)->size_bytes));
-    ASSERT_TRUE(file->read(**tensor, 0, (*tensor)->size_bytes, bytes.data()).ok());
+    std::vector<uint8_t> bytes(static_cast<size_t>(tensor->size_bytes));  // NVFP4 with the tensor's scale in each block
+    ASSERT_TRUE((*file)->read(*tensor, 0, tensor->size_bytes, bytes.data()).ok());
     const int64_t row_bytes = 256 / weight_block_elements(format) * weight_block_bytes(format);
     std::vector<double> sums(256), squares(256);  // by column
     for (int64_t row = 0; row < 4000; ++row) {
@@ -180,17 +182,21 @@ TEST_F(RandomModel, EveryFormatGenerates) {
   wide.ffn_size = 512;
   wide.num_q_heads = 16;
   for (const std::string& format : model_formats()) {
-    const bool huggingface = format.starts_with("f8_e4m3") || format == "i8" || format.starts_with("i4_");
+    const bool huggingface =
+        format.starts_with("f8_e4m3") || format == "i8" || format.starts_with("i4_") || format == "nvfp4_modelopt";
+    const std::string held = format == "f8_e4m3_rows" ? "f8_e4m3" : format == "nvfp4_modelopt" ? "nvfp4" : format;
     const std::string want = format == "bfloat16" ? "float32"
                              : format == "q4_k_m" ? "q4_k and q6_k"
-                             : huggingface ? (format == "f8_e4m3_rows" ? "f8_e4m3" : format) + " and float32"  // the embedding
-                                           : format;
+                             : huggingface        ? held + " and float32"  // the embedding
+                                                  : format;
     EXPECT_EQ(generate(wide, format), want);
   }
   ModelShape mixture = wide;
   mixture.num_experts = 3, mixture.experts_per_token = 2;
-  for (const auto& [format, want] :
-       {std::pair("bfloat16", "float32"), {"mxfp4", "mxfp4 and float32"}, {"q4_k_m", "q4_k, q6_k and float32"}}) {
+  for (const auto& [format, want] : {std::pair("bfloat16", "float32"),
+                                     {"mxfp4", "mxfp4 and float32"},
+                                     {"nvfp4", "nvfp4 and float32"},
+                                     {"q4_k_m", "q4_k, q6_k and float32"}}) {
     EXPECT_EQ(generate(mixture, format), want);  // the router is not quantised
   }
   const auto tiny =
@@ -204,7 +210,7 @@ TEST_F(RandomModel, MatricesOf4BitsHaveTheDeviationOfBFloat16) {
   ModelShape shape = small();
   shape.hidden_size = 256;
   shape.ffn_size = 1504;  // the last group of 64 or 128 has fewer channels
-  for (const std::string format : {"i4_32", "i4_64", "i4_128"}) {
+  for (const std::string format : {"i4_32", "i4_64", "i4_128", "nvfp4_modelopt"}) {
     SCOPED_TRACE(format);
     remove();
     write(shape, 1, 2, format);
@@ -214,9 +220,10 @@ TEST_F(RandomModel, MatricesOf4BitsHaveTheDeviationOfBFloat16) {
          {std::tuple("model.layers.1.mlp.gate_proj.weight", 1504, 256), {"model.layers.0.mlp.down_proj.weight", 256, 1504}}) {
       const TensorInfo* const tensor = (*directory)->tensor(name);
       ASSERT_NE(tensor, nullptr);
-      EXPECT_EQ(tensor->type, columns == 1504 || format == "i4_32" ? GgmlType::i4_32
-                              : format == "i4_64"                  ? GgmlType::i4_64
-                                                                   : GgmlType::i4_128);
+      EXPECT_EQ(tensor->type, format == "nvfp4_modelopt"             ? columns == 1504 ? GgmlType::f32 : GgmlType::nvfp4_blocks
+                              : columns == 1504 || format == "i4_32" ? GgmlType::i4_32
+                              : format == "i4_64"                    ? GgmlType::i4_64
+                                                                     : GgmlType::i4_128);
       std::vector<std::byte> bytes(static_cast<size_t>(tensor->size_bytes));
       std::vector<float> values(static_cast<size_t>(1504 * 256));
       ASSERT_TRUE((*directory)->read(*tensor, 0, tensor->size_bytes, bytes.data()).ok());
@@ -312,9 +319,10 @@ TEST_F(RandomModel, WhatCannotBeWrittenIsAnError) {
             "/no/such/folder/model.gguf: this file cannot be written: No such file or directory");
   EXPECT_EQ(write_random_model(shape, 1, "/dev/full", 2).message(),
             "/dev/full: this file cannot be written: No space left on device");
-  EXPECT_EQ(write_random_model(shape, 1, path_, 1, "q1_0").message(),
-            "the format of the weights is q1_0: it must be bfloat16, a block format of GGUF, q4_k_m, f8_e4m3, f8_e4m3_rows, i8, "
-            "i4_32, i4_64 or i4_128");
+  EXPECT_EQ(
+      write_random_model(shape, 1, path_, 1, "q1_0").message(),
+      "the format of the weights is q1_0: it must be bfloat16, a block format of GGUF, q4_k_m, f8_e4m3, f8_e4m3_rows, i8, i4_32, "
+      "i4_64, i4_128 or nvfp4_modelopt");
   ModelShape mixture = shape;
   mixture.name = "mixture", mixture.num_experts = 4, mixture.experts_per_token = 2;
   EXPECT_EQ(write_random_model(mixture, 1, path_, 1, "i8").message(),

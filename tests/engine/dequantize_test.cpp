@@ -20,9 +20,9 @@
 namespace prologue {
 namespace {
 
-constexpr GgmlType kQuantisedTypes[] = {GgmlType::q8_0,   GgmlType::q4_0,   GgmlType::q4_1, GgmlType::q5_0, GgmlType::q5_1,
-                                        GgmlType::q4_k,   GgmlType::q5_k,   GgmlType::q6_k, GgmlType::q2_k, GgmlType::q3_k,
-                                        GgmlType::iq4_nl, GgmlType::iq4_xs, GgmlType::mxfp4};
+constexpr GgmlType kQuantisedTypes[] = {GgmlType::q8_0,   GgmlType::q4_0,   GgmlType::q4_1,  GgmlType::q5_0, GgmlType::q5_1,
+                                        GgmlType::q4_k,   GgmlType::q5_k,   GgmlType::q6_k,  GgmlType::q2_k, GgmlType::q3_k,
+                                        GgmlType::iq4_nl, GgmlType::iq4_xs, GgmlType::mxfp4, GgmlType::nvfp4};
 
 struct Golden {
   int64_t num_blocks = 0;
@@ -204,10 +204,10 @@ TEST(Refuses, EachBadArgumentByItsValueAndRule) {
   const std::vector<test::Refusal<C>> refusals = {
       {[](C& c) { c.type = static_cast<GgmlType>(17); }, StatusCode::unsupported,
        "type is IQ2_XS: supported are F32, F16, BF16, F64, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, Q2_K, Q3_K, IQ4_NL, "
-       "IQ4_XS, MXFP4"},
+       "IQ4_XS, MXFP4, NVFP4"},
       {[](C& c) { c.type = static_cast<GgmlType>(4711); }, StatusCode::unsupported,
        "type is unknown type 4711: supported are F32, F16, BF16, F64, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, Q2_K, "
-       "Q3_K, IQ4_NL, IQ4_XS, MXFP4"},
+       "Q3_K, IQ4_NL, IQ4_XS, MXFP4, NVFP4"},
       {[](C& c) { c.num_rows = -1; }, "num_rows is -1: must not be negative"},
       {[](C& c) { c.row_elements = 33; }, "row_elements is 33: Q4_0 needs a multiple of 32"},
       {[](C& c) { c.type = GgmlType::q6_k, c.row_elements = 128; }, "row_elements is 128: Q6_K needs a multiple of 256"},
@@ -237,6 +237,7 @@ TEST(TypeTable, NamesEveryTypeThatTheFormatHas) {
   EXPECT_EQ(ggml_type_name(static_cast<GgmlType>(16)), "IQ2_XXS");
   EXPECT_EQ(ggml_type_name(static_cast<GgmlType>(28)), "F64");
   EXPECT_EQ(ggml_type_name(static_cast<GgmlType>(39)), "MXFP4");
+  EXPECT_EQ(ggml_type_name(static_cast<GgmlType>(40)), "NVFP4");
   EXPECT_EQ(ggml_type_name(static_cast<GgmlType>(41)), "Q1_0");
   for (uint32_t number = 0; number < 64; ++number) {
     const auto* info = ggml_type_info(static_cast<GgmlType>(number));

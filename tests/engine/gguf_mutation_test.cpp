@@ -69,7 +69,7 @@ Sample make_sample() {
   for (const uint32_t type :
        {test::gguf::kF32, test::gguf::kF16, test::gguf::kBF16, test::gguf::kQ8_0, test::gguf::kQ4_0, test::gguf::kQ4_1,
         test::gguf::kQ5_0, test::gguf::kQ5_1, test::gguf::kQ4_K, test::gguf::kQ5_K, test::gguf::kQ6_K, test::gguf::kQ2_K,
-        test::gguf::kQ3_K, test::gguf::kIQ4_NL, test::gguf::kIQ4_XS, test::gguf::kMXFP4}) {
+        test::gguf::kQ3_K, test::gguf::kIQ4_NL, test::gguf::kIQ4_XS, test::gguf::kMXFP4, test::gguf::kNVFP4}) {
     const GgmlTypeInfo& info = *ggml_type_info(static_cast<GgmlType>(type));
     const int64_t row_elements = info.block_elements == 1 ? 8 : info.block_elements;
     std::vector<uint64_t> dims = {static_cast<uint64_t>(row_elements)};

@@ -572,13 +572,13 @@ TEST(GgufRefuses, BadTensors) {
                  "tensor a.weight of 72 bytes at offset 0 lies outside the tensor data, of which the file has 36 bytes");
   expect_refused(with_field(writer, "a.weight: type", 17), StatusCode::unsupported,
                  "tensor a.weight has type IQ2_XS: supported are F32, F16, BF16, F64, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, "
-                 "Q6_K, Q2_K, Q3_K, IQ4_NL, IQ4_XS, MXFP4");
+                 "Q6_K, Q2_K, Q3_K, IQ4_NL, IQ4_XS, MXFP4, NVFP4");
   expect_refused(with_field(writer, "a.weight: type", 99), StatusCode::unsupported,
                  "tensor a.weight has type unknown type 99: supported are F32, F16, BF16, F64, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, "
-                 "Q4_K, Q5_K, Q6_K, Q2_K, Q3_K, IQ4_NL, IQ4_XS, MXFP4");
+                 "Q4_K, Q5_K, Q6_K, Q2_K, Q3_K, IQ4_NL, IQ4_XS, MXFP4, NVFP4");
   expect_refused(with_field(writer, "a.weight: type", 0x10000), StatusCode::unsupported,  // one of the library's own
                  "tensor a.weight has type unknown type 65536: supported are F32, F16, BF16, F64, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, "
-                 "Q4_K, Q5_K, Q6_K, Q2_K, Q3_K, IQ4_NL, IQ4_XS, MXFP4");
+                 "Q4_K, Q5_K, Q6_K, Q2_K, Q3_K, IQ4_NL, IQ4_XS, MXFP4, NVFP4");
   expect_refused(with_field(writer, "a.weight: offset", 31), broken,
                  "tensor a.weight lies at offset 31: must be a multiple of the alignment, 32");
   expect_refused(with_field(writer, "a.weight: offset", 32), broken,

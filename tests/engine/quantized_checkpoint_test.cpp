@@ -497,7 +497,7 @@ TEST_F(QuantizedRefusals, OtherMethodsAreNamed) {
   const std::string supported =
       "supported are fp8 (e4m3), fbgemm_fp8, mxfp4, compressed-tensors of 8 bits (float-quantized, int-quantized, "
       "naive-quantized) "
-      "and of 4 (pack-quantized), gptq and awq of 4 bits";
+      "and of 4 (pack-quantized, nvfp4-pack-quantized), gptq and awq of 4 bits, and modelopt's NVFP4";
   for (const std::string method : {"bitsandbytes", "hqq", "quark", ""}) {
     EXPECT_EQ(refused_config(R"({"bits": 4, "quant_method": ")" + method + "\"}"),
               "quantization_config in config.json has the quant_method '" + method + "': " + supported);

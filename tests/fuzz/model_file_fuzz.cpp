@@ -104,9 +104,10 @@ const std::vector<std::vector<std::byte>>& samples() {
     test::GgufWriter types;  // every tensor type; no model
     types.alignment = 64;
     types.add("general.architecture", "llama");
-    for (const uint32_t type : {test::gguf::kBF16, test::gguf::kQ8_0, test::gguf::kQ4_0, test::gguf::kQ4_1, test::gguf::kQ5_0,
-                                test::gguf::kQ5_1, test::gguf::kQ4_K, test::gguf::kQ5_K, test::gguf::kQ6_K, test::gguf::kQ2_K,
-                                test::gguf::kQ3_K, test::gguf::kIQ4_NL, test::gguf::kIQ4_XS, test::gguf::kMXFP4}) {
+    for (const uint32_t type :
+         {test::gguf::kBF16, test::gguf::kQ8_0, test::gguf::kQ4_0, test::gguf::kQ4_1, test::gguf::kQ5_0, test::gguf::kQ5_1,
+          test::gguf::kQ4_K, test::gguf::kQ5_K, test::gguf::kQ6_K, test::gguf::kQ2_K, test::gguf::kQ3_K, test::gguf::kIQ4_NL,
+          test::gguf::kIQ4_XS, test::gguf::kMXFP4, test::gguf::kNVFP4}) {
       const GgmlTypeInfo& info = *ggml_type_info(static_cast<GgmlType>(type));
       types.add_tensor(info.name, {static_cast<uint64_t>(info.block_elements), 1}, type,
                        std::vector<std::byte>(static_cast<size_t>(info.block_bytes), std::byte{0x35}));

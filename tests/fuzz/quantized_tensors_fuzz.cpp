@@ -25,6 +25,10 @@ constexpr Method kMethods[] = {
      R"({"quant_method":"compressed-tensors","format":"pack-quantized","config_groups":{"g":{"weights":{"num_bits":4,"type":"int",
              "strategy":"group","group_size":32,"symmetric":false}}}})"},
     {'m', R"({"quant_method":"mxfp4"})"},
+    {'n',
+     R"({"quant_method":"compressed-tensors","format":"nvfp4-pack-quantized","config_groups":{"g":{"weights":{"num_bits":4,
+             "type":"float","strategy":"tensor_group","group_size":16}}}})"},
+    {'o', R"({"quant_method":"modelopt","quant_algo":"NVFP4"})"},
 };
 
 std::string sample(char letter, const test::SafetensorsWriter& writer) {
@@ -34,7 +38,7 @@ std::string sample(char letter, const test::SafetensorsWriter& writer) {
 
 const std::vector<std::string>& samples() {
   static const std::vector<std::string> all = [] {
-    test::SafetensorsWriter f, g, a, c, m;
+    test::SafetensorsWriter f, g, a, c, m, n, o;
     f.add("f.weight", "F8_E4M3", {3, 128}, std::vector<uint8_t>(384, 0x38));
     f.add("f.weight_scale", "F32", {3, 1}, std::vector<float>{1.0f, 2.0f, 3.0f});
     g.add("q.qweight", "I32", {8, 8}, std::vector<uint32_t>(64, 0x89abcdef));
@@ -50,20 +54,48 @@ const std::vector<std::string>& samples() {
     c.add("p.weight_shape", "I64", {2}, std::vector<int64_t>{3, 32});
     m.add("e_blocks", "U8", {2, 3, 1, 16}, std::vector<uint8_t>(96, 0x9b));
     m.add("e_scales", "U8", {2, 3, 1}, std::vector<uint8_t>(6, 120));
-    return std::vector<std::string>{sample('f', f), sample('g', g), sample('a', a), sample('c', c), sample('m', m)};
+    n.add("n.weight_packed", "U8", {2, 128}, std::vector<uint8_t>(256, 0x9b));
+    n.add("n.weight_scale", "F8_E4M3", {2, 16}, std::vector<uint8_t>(32, 0x38));
+    n.add("n.weight_global_scale", "F32", {1}, std::vector<float>{100.0f});
+    o.add("o.weight", "U8", {3, 16}, std::vector<uint8_t>(48, 0x9b));
+    o.add("o.weight_scale", "F8_E4M3", {3, 2}, std::vector<uint8_t>(6, 0x38));
+    o.add("o.weight_scale_2", "F32", {}, std::vector<float>{0.01f});
+    return std::vector<std::string>{sample('f', f), sample('g', g), sample('a', a), sample('c', c),
+                                    sample('m', m), sample('n', n), sample('o', o)};
   }();
   return all;
 }
 
-const std::vector<std::string> kWords = {"\"dtype\"",    "\"shape\"",    "\"data_offsets\"",
-                                         "F32",          "F16",          "BF16",
-                                         "I32",          "I64",          "U8",
-                                         "F8_E4M3",      "[]",           "\"\":{",
-                                         "[0,4]",        "-1",           "e_blocks",
-                                         "e_scales",     "_blocks",      "_scales",
-                                         "q.qweight",    "q.qzeros",     "q.scales",
-                                         "weight_shape", "weight_g_idx", ".bias",
-                                         "[0,1]",        "[64]",         "4611686018427387904"};
+const std::vector<std::string> kWords = {"\"dtype\"",
+                                         "\"shape\"",
+                                         "\"data_offsets\"",
+                                         "F32",
+                                         "F16",
+                                         "BF16",
+                                         "I32",
+                                         "I64",
+                                         "U8",
+                                         "F8_E4M3",
+                                         "[]",
+                                         "\"\":{",
+                                         "[0,4]",
+                                         "-1",
+                                         "e_blocks",
+                                         "e_scales",
+                                         "_blocks",
+                                         "_scales",
+                                         "q.qweight",
+                                         "q.qzeros",
+                                         "q.scales",
+                                         "weight_shape",
+                                         "weight_g_idx",
+                                         ".bias",
+                                         ".weight_packed",
+                                         ".weight_global_scale",
+                                         ".weight_scale_2",
+                                         "[0,1]",
+                                         "[64]",
+                                         "4611686018427387904"};
 
 struct Directory {
   test::TemporaryDirectory folder{std::filesystem::temp_directory_path().string()};

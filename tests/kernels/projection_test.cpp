@@ -255,6 +255,7 @@ const std::vector<Case>& cases() {
     add([](Case& c) { c.packed = {WeightFormat::f8_e4m3, WeightFormat::i8, WeightFormat::q4_0}, c.bias = true; });
     add([](Case& c) { c.packed = {WeightFormat::q2_k, WeightFormat::mxfp4, WeightFormat::q3_k}, c.bias = true; });
     add([](Case& c) { c.packed = {WeightFormat::iq4_nl, WeightFormat::iq4_xs}, c.adds = true; });
+    add([](Case& c) { c.packed = {WeightFormat::nvfp4, WeightFormat::mxfp4, WeightFormat::q6_k}, c.bias = true; });
     add([](Case& c) { c.packed = {WeightFormat::i4_64, WeightFormat::i4_128, WeightFormat::i4_32}, c.bias = true; });
     return all;
   }();

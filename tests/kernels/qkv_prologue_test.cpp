@@ -260,6 +260,7 @@ const std::vector<Formats> kPacked = {
     {WeightFormat::f8_e4m3, WeightFormat::i8, WeightFormat::f8_e4m3},
     {WeightFormat::q2_k, WeightFormat::q3_k, WeightFormat::iq4_xs},
     {WeightFormat::mxfp4, WeightFormat::iq4_nl, WeightFormat::mxfp4},
+    {WeightFormat::nvfp4, WeightFormat::nvfp4, WeightFormat::q6_k},
     {WeightFormat::i4_32, WeightFormat::i4_64, WeightFormat::i4_128},
 };
 bool have_blocks(const Formats& formats, int64_t hidden_size) {

@@ -239,6 +239,7 @@ TEST_P(QuantizedGemmTest, SegmentsOfSeveralFormats) {
              {{WeightFormat::f8_e4m3, 17}, {WeightFormat::i8, 16}, {WeightFormat::q5_k, 3}, {WeightFormat::f8_e4m3, 5}},
              {{WeightFormat::q2_k, 17}, {WeightFormat::mxfp4, 16}, {WeightFormat::q3_k, 3}, {WeightFormat::iq4_nl, 5}},
              {{WeightFormat::iq4_xs, 9}, {WeightFormat::q6_k, 16}, {WeightFormat::mxfp4, 2}},
+             {{WeightFormat::nvfp4, 9}, {WeightFormat::q8_0, 16}, {WeightFormat::nvfp4, 18}},
              {{WeightFormat::i4_128, 17}, {WeightFormat::q6_k, 3}, {WeightFormat::i4_32, 16}, {WeightFormat::i4_64, 7}}}) {
       const auto problem = make_problem<float>(m, 512, segments, true, seed++);
       expect_close(run<float, float>(backend(), *context_, problem), reference(problem), problem.n(), "y", steps_for(512));
@@ -445,6 +446,33 @@ TEST_P(QuantizedGemmTest, EveryScaleOfAPart) {
   }
 }
 
+// Every code of NVFP4 with every scale, alone, at each position of a block, and scales of the tensor that differ from row to row.
+TEST_P(QuantizedGemmTest, EveryCodeAndScaleOfNvfp4IsItsValue) {
+  constexpr int64_t kRows = 256;
+  Problem<float> problem = make_problem<float>(256, 256, {{WeightFormat::nvfp4, kRows}}, false, 35);
+  for (int64_t row = 0; row < kRows; ++row) {
+    uint8_t* const block = &problem.segments[0].blocks[static_cast<size_t>(row * 148)];
+    set_scale(WeightFormat::nvfp4, block, row % 2 == 0 ? 0.25f : -2.0f);
+    for (int64_t i = 0; i < 16; ++i) block[4 + i] = static_cast<uint8_t>(row + 37 * i);
+    // Code (row + channel) % 16, so that the neighbours of a code are others.
+    for (int64_t i = 0; i < 128; ++i) {
+      const int64_t channel = i / 16 * 32 + i % 16;
+      block[20 + i] = static_cast<uint8_t>((row + channel) % 16 | (row + channel + 16) % 16 << 4);
+    }
+  }
+  for (float& value : problem.x) value = 0.0f;
+  for (int64_t m = 0; m < 256; ++m) problem.x[static_cast<size_t>(m * problem.x_stride + m)] = 127.0f;
+  const auto got = run<float, float>(backend(), *context_, problem);
+  for (int64_t m = 0; m < 256; ++m) {
+    for (int64_t row = 0; row < kRows; ++row) {
+      const auto value =
+          oracle::weight_value(WeightFormat::nvfp4, &problem.segments[0].blocks[static_cast<size_t>(row * 148)], m);
+      ASSERT_EQ(static_cast<double>(got[static_cast<size_t>(m * kRows + row)]), 127.0 * value.value())
+          << "row " << row << ", channel " << m;
+    }
+  }
+}
+
 // Every code with every zero point, alone, at each position of a block.
 TEST_P(QuantizedGemmTest, EveryCodeAndZeroPointOfFourBitsIsItsValue) {
   for (const WeightFormat format : {WeightFormat::i4_32, WeightFormat::i4_64, WeightFormat::i4_128}) {
@@ -505,8 +533,11 @@ void expect_dense_rows() {
                            : block == 64  ? std::vector<int64_t>{64, 192, 576, 1152}
                            : block == 128 ? std::vector<int64_t>{128, 384, 1152}
                                           : std::vector<int64_t>{256, 768, 1280}) {
-      const Segment segment = {format, kRows, random_blocks(format, kRows, k, ++seed)};
+      Segment segment = {format, kRows, random_blocks(format, kRows, k, ++seed)};
       const int64_t row_bytes = k / block * weight_block_bytes(format);
+      for (size_t i = 0; format == WeightFormat::nvfp4 && i < segment.blocks.size(); ++i) {  // any scales
+        if (i % 148 >= 4 && i % 148 < 20) segment.blocks[i] = static_cast<uint8_t>(37 * i + seed);
+      }
       for (const auto& [first, count] :
            std::vector<std::pair<int64_t, int64_t>>{{0, 37}, {16, 16}, {5, 2}, {15, 2}, {3, 29}, {36, 1}}) {
         SCOPED_TRACE(testing::Message() << weight_format_name(format) << ", k " << k << ", rows " << first << " + " << count);

@@ -93,6 +93,10 @@ WeightValue value_of_256(WeightFormat format, const uint8_t* block, int i) {
     return of_code(half_value(block + 108) * (low + 16 * high - 32), two + 4 * third - 4, 0.0);
   }
   const int part = i / 32, j = i % 32;
+  if (format == WeightFormat::nvfp4) {
+    const int byte = block[20 + 16 * part + j % 16];
+    return {float_value(block) * e4m3_value(block[4 + i / 16]), e2m1_value(j < 16 ? byte % 16 : byte / 16), 0.0};
+  }
   if (format == WeightFormat::iq4_xs) {
     const int upper = block[2] | block[3] << 8;  // two bits of each of the eight scales
     const int lower = part % 2 == 0 ? block[4 + part / 2] % 16 : block[4 + part / 2] / 16;

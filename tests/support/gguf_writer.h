@@ -18,7 +18,7 @@ namespace gguf {
 inline constexpr uint32_t kUint8 = 0, kInt8 = 1, kUint16 = 2, kInt16 = 3, kUint32 = 4, kInt32 = 5, kFloat32 = 6, kBool = 7,
                           kString = 8, kArray = 9, kUint64 = 10, kInt64 = 11, kFloat64 = 12;
 inline constexpr uint32_t kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ5_1 = 7, kQ8_0 = 8, kQ4_K = 12, kQ5_K = 13,
-                          kQ6_K = 14, kBF16 = 30, kQ2_K = 10, kQ3_K = 11, kIQ4_NL = 20, kIQ4_XS = 23, kMXFP4 = 39;
+                          kQ6_K = 14, kBF16 = 30, kQ2_K = 10, kQ3_K = 11, kIQ4_NL = 20, kIQ4_XS = 23, kMXFP4 = 39, kNVFP4 = 40;
 }  // namespace gguf
 
 // Appends numbers as little-endian bytes.

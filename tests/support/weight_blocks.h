@@ -15,7 +15,7 @@ inline constexpr WeightFormat kWeightFormats[] = {
     WeightFormat::q8_0,  WeightFormat::q4_0,  WeightFormat::q4_1,   WeightFormat::q5_0,    WeightFormat::q5_1,
     WeightFormat::q4_k,  WeightFormat::q5_k,  WeightFormat::q6_k,   WeightFormat::f8_e4m3, WeightFormat::i8,
     WeightFormat::q2_k,  WeightFormat::q3_k,  WeightFormat::iq4_nl, WeightFormat::iq4_xs,  WeightFormat::mxfp4,
-    WeightFormat::i4_32, WeightFormat::i4_64, WeightFormat::i4_128};
+    WeightFormat::i4_32, WeightFormat::i4_64, WeightFormat::i4_128, WeightFormat::nvfp4};
 
 inline void set_half(uint8_t* bytes, float value) {
   const Float16 half = to_float16(value);
@@ -44,7 +44,9 @@ inline bool has_zero_point(WeightFormat format) {
   return format == WeightFormat::i4_32 || format == WeightFormat::i4_64 || format == WeightFormat::i4_128;
 }
 
-inline bool has_float_scale(WeightFormat format) { return format == WeightFormat::f8_e4m3 || format == WeightFormat::i8; }
+inline bool has_float_scale(WeightFormat format) {
+  return format == WeightFormat::f8_e4m3 || format == WeightFormat::i8 || format == WeightFormat::nvfp4;
+}
 // Of MXFP4, whose scales are powers of two, the power below |value|; of 0 that is 2^-127.
 inline void set_scale(WeightFormat format, uint8_t* block, float value) {
   if (has_float_scale(format)) {
@@ -58,7 +60,8 @@ inline void set_scale(WeightFormat format, uint8_t* block, float value) {
   }
 }
 
-// Makes blocks with any codes and scales of parts, and scales and minimums of either sign.
+// Makes blocks with any codes and scales of parts, and scales and minimums of either sign. (Scales of parts of NVFP4 are 2 to 30 in magnitude: with
+// those that are 2^17 times larger than others a row would have few weights.)
 inline std::vector<uint8_t> random_blocks(WeightFormat format, int64_t rows, int64_t cols, uint64_t seed) {
   Random random(seed);
   const int64_t bytes = weight_block_bytes(format);
@@ -69,6 +72,7 @@ inline std::vector<uint8_t> random_blocks(WeightFormat format, int64_t rows, int
     set_scale(format, block, static_cast<float>(0.01 * random.normal()));
     if (minimum_at(format) >= 0) set_half(block + minimum_at(format), static_cast<float>(0.05 * random.normal()));
     if (has_zero_point(format)) block[2] = static_cast<uint8_t>(random.integer(0, 16));
+    for (int64_t i = 4; format == WeightFormat::nvfp4 && i < 20; ++i) block[i] = static_cast<uint8_t>((block[i] & 0x9f) | 0x40);
   }
   return blocks;
 }
@@ -110,6 +114,10 @@ inline std::vector<uint8_t> whole_blocks(WeightFormat format, int64_t rows, int6
     if (format == WeightFormat::mxfp4) {  // a scale of 2^1; most codes are 0
       block[0] = 128;
       for (int64_t i = 1; i < bytes; ++i) block[i] = chance(4) ? static_cast<uint8_t>(random.bits()) : uint8_t{0};
+    }
+    if (format == WeightFormat::nvfp4) {  // scales of 2 or 0; a quarter of the codes are not 0
+      for (int64_t i = 4; i < 20; ++i) block[i] = chance(4) ? uint8_t{0x40} : uint8_t{0};
+      for (int64_t i = 20; i < bytes; ++i) block[i] = chance(4) ? static_cast<uint8_t>(random.bits()) : uint8_t{0};
     }
     const bool has_parts = format == WeightFormat::q4_k || format == WeightFormat::q5_k;
     for (int64_t i = 0; has_parts && i < 12;

@@ -93,6 +93,12 @@ __device__ inline float byte_as_float(uint32_t word) {
   return byte_as_float(word, kByte, 0);
 }
 
+// Returns a code of float8_e4m3fn, in the lowest 8 bits, as a float. 0x7f and 0xff are 480 and -480 (weight_format.h).
+__device__ inline float float_of_e4m3(uint32_t code) {
+  constexpr uint32_t kTwoTo120 = 0x7b800000u;
+  return __fmul_rn(__uint_as_float((code & 0x7fu) << 20 | (code & 0x80u) << 24), __uint_as_float(kTwoTo120));
+}
+
 // Blocks of 32 channels: scale | minimum, if kMinimum | fifth bits, if kFifth | 32 x 4 bits. A word of codes has four bytes; their low nibbles
 // are channels of the first half of the block.
 template <bool kMinimum, bool kFifth>
@@ -700,6 +706,53 @@ struct PackedMxfp4 {
   __device__ static float half_power(uint32_t e) { return __uint_as_float(e < 2 ? 0x200000u << e : (e - 1) << 23); }
 };
 
+// Blocks of 256 channels: scale of the tensor (float32) | a scale of 8 bits, float8_e4m3fn, for each 16 channels | 256 x 4 bits. A unit is 32
+// channels. Codes are their values, as float8_e4m3fn has them.
+struct PackedNvfp4 {
+  static constexpr int kSlices = 1, kBlockUnits = 8, kWords = 2 + 2 + 2;
+  static constexpr bool kHasMinimum = false, kTwoScales = true, kShares = false, kFloatCodes = true;
+  static constexpr int kOffset = 0;
+  static constexpr int kScalesAt = 64, kCodesAt = 320, kGroupBytes = 16 * 148;
+
+  // words: 2 of codes | the scales of the first and of the last 16 channels, of both rows | the tensor's scale of each row
+  template <ChannelOrder kOrder>
+  __device__ static void load(uint32_t (&words)[kWords], const char* group, int unit, int lane) {
+    const char* const block = group + unit / kBlockUnits * int64_t{kGroupBytes};
+    const int of_block = unit % kBlockUnits, rows = lane / 4;
+    uint32_t codes[2], of_tensor[2];
+    load_codes<kOrder>(codes, block + kCodesAt + of_block * 256, lane);
+    load_words(of_tensor, block + rows * 8);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      words[i] = codes[i], words[4 + i] = of_tensor[i];
+      words[2 + i] = load_two_bytes(block + kScalesAt + (of_block * 2 + i) * 16 + rows * 2);
+    }
+  }
+
+  template <uint32_t kBase, ChannelOrder kOrder>
+  __device__ static PackedCodes codes(const uint32_t (&words)[kWords], int, int, int) {
+    return with_bits_above<kBase>(signed_codes(words));
+  }
+  // 0, 0.5, 1, 1.5, 2, 3, 4, 6 and, but for 0, the same with a sign.
+  __device__ static PackedCodes signed_codes(const uint32_t (&words)[kWords]) {
+    return codes_of_table({words[0], words[1]}, {0x3c383000u, 0x4c484440u, 0xbcb8b000u, 0xccc8c4c0u});
+  }
+
+  // Numbers are twice the values.
+  static constexpr float kOfInteger = 0.5f;
+  __device__ static void integers(const uint32_t (&words)[kWords], int, int, int, uint32_t (&a)[4]) {
+    bytes_of_table({words[0], words[1]}, {0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu}, a);
+  }
+
+  __device__ static PackedScales scales(const uint32_t (&words)[kWords], int) {
+    const float low = __uint_as_float(words[4]), high = __uint_as_float(words[5]);
+    PackedScales s;
+    s.low = __fmul_rn(float_of_e4m3(words[2]), low), s.high = __fmul_rn(float_of_e4m3(words[2] >> 8), high);
+    s.other_low = __fmul_rn(float_of_e4m3(words[3]), low), s.other_high = __fmul_rn(float_of_e4m3(words[3] >> 8), high);
+    return s;
+  }
+};
+
 // Blocks of kGroup channels: scale (float16) | zero point | codes of 4 bits. A unit is 32 channels, whose codes are as those of PackedNibbles.
 // The zero point is a minimum of -scale * zero point, which float32 holds exactly.
 template <int kGroup>
@@ -769,6 +822,7 @@ __device__ __forceinline__ void with_packed_format(WeightFormat format, const Vi
     case WeightFormat::i4_32: return visit(PackedGroups<32>());
     case WeightFormat::i4_64: return visit(PackedGroups<64>());
     case WeightFormat::i4_128: return visit(PackedGroups<128>());
+    case WeightFormat::nvfp4: return visit(PackedNvfp4());
     case WeightFormat::dense: return;
   }
 }
@@ -818,11 +872,6 @@ __device__ inline uint32_t pairs_of_e4m3(uint32_t codes) {
     constexpr uint32_t kTwoTo8 = 0x5c005c00u;
     return multiply_pairs<T>(and_or(codes << 7, 0x3f803f80u, signs), kTwoTo8);
   }
-}
-// Returns one code, in the lowest 8 bits, as a float.
-__device__ inline float float_of_e4m3(uint32_t code) {
-  constexpr uint32_t kTwoTo120 = 0x7b800000u;
-  return __fmul_rn(__uint_as_float((code & 0x7fu) << 20 | (code & 0x80u) << 24), __uint_as_float(kTwoTo120));
 }
 
 // Holds a slice as the first operands of two products, and its factors. Its words were loaded in the same order.

@@ -7,7 +7,7 @@
 
 namespace prologue {
 
-inline constexpr WeightFormat kLastWeightFormat = WeightFormat::i4_128;
+inline constexpr WeightFormat kLastWeightFormat = WeightFormat::nvfp4;
 
 // CUDA reads the pieces of two rows at once.
 inline constexpr int64_t kPackedDataAlignment = 16;
@@ -21,8 +21,8 @@ inline Status check_packed_alignment(const char* operation, const void* data, De
 inline constexpr int64_t kMaxPackedK = int64_t{1} << 20;
 
 // Checks the formats, shapes and alignment of packed weights [n, k], and that `weight` is null beside them. No segments: nothing is checked.
-PROLOGUE_API Status check_packed_weight(const char* operation, const PackedWeight& packed, const void* weight, int64_t n, int64_t k,
-                                        Device device);
+PROLOGUE_API Status check_packed_weight(const char* operation, const PackedWeight& packed, const void* weight, int64_t n,
+                                        int64_t k, Device device);
 
 inline constexpr int64_t kMaxBlockElements = 256;
 

@@ -17,7 +17,7 @@ import numpy as np
 SCALES = {
     "Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2],
     "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208],
-    "Q2_K": [80, 82], "Q3_K": [108], "IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": [],
+    "Q2_K": [80, 82], "Q3_K": [108], "IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": [], "NVFP4": [],
 }
 # Zero, the smallest and largest subnormals, the smallest and largest normals, one and its neighbours, a common size.
 EXTREME = [0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x83FF, 0x0400, 0x8400, 0x7BFF, 0xFBFF, 0x3C00, 0x3BFF, 0x3C01, 0x2135]
@@ -34,7 +34,7 @@ def main():
         kind = gguf.GGMLQuantizationType[name]
         elements, size = gguf.GGML_QUANT_SIZES[kind]
         rng = np.random.default_rng(1000 + number)
-        blocks_of_random_scale = 48 if elements == 32 else 6
+        blocks_of_random_scale = 48 if elements < 256 else 6
         num_blocks = len(EXTREME) + blocks_of_random_scale
         blocks = rng.integers(0, 256, (num_blocks, size), dtype=np.uint8)
         blocks[0, :] = 0
@@ -43,6 +43,8 @@ def main():
             blocks[:, offset:offset + 2] = halves.reshape(-1, 1).view(np.uint8)
         if name == "MXFP4":  # exponents of powers of two, of which the last ones would give infinities
             blocks[:, 0] = np.concatenate([np.arange(8), [126, 127, 128, 250, 251, 252], rng.integers(0, 253, blocks_of_random_scale)])
+        if name == "NVFP4":  # every scale that is a number, without a sign
+            blocks[:, :4] = (np.arange(4 * num_blocks) % 127).reshape(num_blocks, 4)
         values = gguf.quants.dequantize(blocks, kind).astype("<f4")
         assert values.size == num_blocks * elements and np.isfinite(values).all()
         data = struct.pack("<I", num_blocks) + blocks.tobytes() + values.tobytes()
