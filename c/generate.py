@@ -60,7 +60,8 @@ HEADERS = [
 ]
 # What C does not have, and why.
 OMITTED = {
-    "weight_scaling_name", "cuda_not_built", "encode_fault", "record_fault", "as_input", "index_view", "index_at", "scales_of_head", "num_slots", "v_head_dim",
+    "weight_scaling_name", "cuda_not_built", "encode_fault", "record_fault", "as_input", "index_view", "index_at", "scales_of_head",
+    "num_slots", "v_head_dim",
     "is_block_scaled", "block_channels",
     "rope_style_name", "rope_rows_are_given", "rope_row_is_token", "weight_format_is_packed", "rotary_tensor",  # one-liners
     "RotaryFrequencies", "kPackedGroupRows",  # inside of a plan, of a format

@@ -1574,7 +1574,7 @@ PROLOGUE_C_API prologue_status prologue_paged_attention(
 // For each segment a row of x is quantised in groups: all its k elements if the segment's `scaling` is `rows`, else each 128 channels:
 //   largest = the largest magnitude of the group;  x_scale = largest / 448;  code = e4m3(x * (1 / x_scale))
 // Each / and * is rounded to float32. e4m3() rounds to the nearest number of float8_e4m3fn, ties to even, at most 448 in magnitude. If 1 / x_scale
-// is not finite (largest is 0, or below 2^-119) the scale and the codes are 0. If an element is NaN or infinite, the scale is NaN and the codes
+// is not finite (largest is 0, or below 1.75 * 2^-120) the scale and the codes are 0. If an element is NaN or infinite, the scale is NaN, the codes
 // are 0, so that the row of y is NaN.
 //   y[m, n] = sum over blocks of 128 channels of (sum of code_of_x * code_of_weight) * (x_scale * weight_scale)  (+ bias[n])
 // On the CPU the sum of a block is that of f8_e4m3 above, with codes in place of x, and each product and sum is rounded once: the same bits for
@@ -1768,9 +1768,10 @@ PROLOGUE_C_API prologue_status prologue_add(const prologue_add_params* params, c
 // by at most 2^-22 of the largest. An infinity among them makes the token's results NaN. Otherwise, up to 16 tokens, no
 // weight is rounded: x is multiplied by the codes of each block, which 16 bits hold exactly, and the sum by the block's scale in float32;
 // where the format has minimums, the sum of x by (minimum - 128 scale) (float16: 1024). More tokens, up to 64 (128 in two launches), on
-// compute capability 9.0, k a multiple of 64, segments of different formats that begin at multiples of 64 rows: each weight is rounded to
-// dtype. Where that cannot be, up to 64 tokens are launches of 16 that round no weight. Otherwise section gemm
-// describes the product.
+// compute capability 9.0, k a multiple of 64, segments of different formats that begin at multiples of 64 rows, the norm's weight in dtype:
+// each weight is rounded to dtype (bfloat16 with minimums: off by 2^-9 of it and twice 2^-9 of minimum + c scale, c in the middle of the
+// codes), and it is what is multiplied by the norm's weight, and rounded again, not x. Where that cannot be, up to 64 tokens are launches of
+// 16 that round no weight. Otherwise section gemm describes the product.
 //
 // The operation never allocates, synchronises or throws; on CUDA it can be captured into a graph.
 

@@ -218,7 +218,7 @@ Result<std::vector<int64_t>> Engine::choose_pages(const RunnerConfig& runner, co
 }
 
 // Returns whether x of products of many tokens is quantised.
-Result<bool> Engine::choose_activations() const {
+Result<bool> Engine::choose_activations() {
   const EngineOptions& o = options_;
   const bool on_gpu = execution_.device == Device::cuda, is_wanted = o.activations == ActivationQuantization::fp8;
   if (o.activations == ActivationQuantization::as_dtype) return false;
@@ -235,7 +235,8 @@ Result<bool> Engine::choose_activations() const {
     problem = error_status(found.code(), "activations are fp8: ", found.message());
   }
   if (problem.ok()) return true;
-  if (is_wanted) return problem;
+  if (is_wanted || problem.code() == StatusCode::device_error || problem.code() == StatusCode::resource_exhausted) return problem;
+  if (problem.code() == StatusCode::unsupported) model_.warnings.push_back(str_cat(problem.message(), ": they are not quantised"));
   return false;
 }
 

@@ -206,7 +206,7 @@ class Engine {
   Status fill_in_defaults();
   Status start();
   Status make_runner();
-  Result<bool> choose_activations() const;
+  Result<bool> choose_activations();
   Result<std::vector<int64_t>> choose_pages(const RunnerConfig& runner, const LayerGroups& groups, int64_t wanted_context);
   Status warm_up();
   Status check_request(const Request& request) const;

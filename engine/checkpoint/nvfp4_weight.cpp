@@ -104,12 +104,10 @@ Status Nvfp4Weight::write_unit(int64_t unit, const uint8_t* codes, const uint8_t
     for (int64_t i = 0; i < kMostScales; i += 2) join_codes(is_ggml_, codes_at[i], codes_at[i + 1], out + 20 + 8 * i);
     return {};
   }
-  constexpr float kValues[] = {0.0f, 0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
-                               0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
   for (int64_t i = 0; i < num_scales; ++i) {
     const float scale = e4m3_value(of_unit[i]) * of_tensor;
     for (int c = 0; c < kChannelsOfScale; ++c) {
-      const float value = scale * kValues[code_of(is_ggml_, codes_at[i], c)];
+      const float value = scale * e2m1_value(code_of(is_ggml_, codes_at[i], c));
       std::memcpy(out + (i * kChannelsOfScale + c) * 4, &value, sizeof value);
     }
   }

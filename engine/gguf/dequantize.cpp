@@ -199,12 +199,6 @@ struct Q3K {  // 32 bytes of third bits | 2 x 32 bytes of bit pairs | 16 scales 
   }
 };
 
-// A sign, two bits of exponent, one of mantissa. -0 is 0.
-float e2m1_value(int code) {
-  constexpr float kValues[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
-  return code > 8 ? -kValues[code - 8] : code == 8 ? 0.0f : kValues[code];
-}
-
 // Decodes 16 bytes, whose low nibbles are the first 16 values.
 void decode_nibbles(Bytes nibbles, const int8_t (&values)[16], float scale, float* out) {
   for (int i = 0; i < 16; ++i) {
@@ -241,8 +235,8 @@ struct Mxfp4 {  // exponent of the scale | 32 x 4 bits: a sign, 2 bits of expone
   }
 };
 
-struct
-    Nvfp4 {  // 4 scales, float8_e4m3fn | of each 16 values 8 bytes, whose low nibbles are the first 8. The tensor's scale is not in it.
+// 4 scales, float8_e4m3fn | of each 16 values 8 bytes, whose low nibbles are the first 8. The tensor's scale is not in it.
+struct Nvfp4 {
   static constexpr int64_t kElements = 64, kBytes = 36;
   static void decode(Bytes block, float* out) {
     for (int i = 0; i < 64; ++i) {
@@ -252,8 +246,8 @@ struct
   }
 };
 
-struct
-    Nvfp4Blocks {  // scale of the tensor (float32) | 16 scales | of each 32 values 16 bytes, whose low nibbles are the first 16
+// Scale of the tensor (float32) | 16 scales | of each 32 values 16 bytes, whose low nibbles are the first 16.
+struct Nvfp4Blocks {
   static constexpr int64_t kElements = 256, kBytes = 148;
   static void decode(Bytes block, float* out) {
     float of_tensor;
@@ -387,6 +381,12 @@ float e4m3_value(uint8_t code) {
       exponent == 0 ? static_cast<float>(mantissa) * 0x1p-9f
                     : std::bit_cast<float>(static_cast<uint32_t>(exponent + 120) << 23 | static_cast<uint32_t>(mantissa) << 20);
   return code < 128 ? magnitude : -magnitude;
+}
+
+// A sign, two bits of exponent, one of mantissa.
+float e2m1_value(int code) {
+  constexpr float kValues[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+  return code > 8 ? -kValues[code - 8] : code == 8 ? 0.0f : kValues[code];
 }
 
 Status dequantize_rows(GgmlType type, const void* src, int64_t num_rows, int64_t row_elements, DType out_type, void* out,

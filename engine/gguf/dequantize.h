@@ -20,5 +20,6 @@ Status dequantize_rows(GgmlType type, const void* src, int64_t num_rows, int64_t
 
 // Returns the value of a code of float8_e4m3fn, but 480 and -480 for 0x7f and 0xff, which are NaN there (weight_format.h).
 float e4m3_value(uint8_t code);
+float e2m1_value(int code);  // of 4 bits; that of -0 is 0
 
 }  // namespace prologue

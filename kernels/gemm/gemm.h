@@ -47,7 +47,7 @@
 // For each segment a row of x is quantised in groups: all its k elements if the segment's `scaling` is `rows`, else each 128 channels:
 //   largest = the largest magnitude of the group;  x_scale = largest / 448;  code = e4m3(x * (1 / x_scale))
 // Each / and * is rounded to float32. e4m3() rounds to the nearest number of float8_e4m3fn, ties to even, at most 448 in magnitude. If 1 / x_scale
-// is not finite (largest is 0, or below 2^-119) the scale and the codes are 0. If an element is NaN or infinite, the scale is NaN and the codes
+// is not finite (largest is 0, or below 1.75 * 2^-120) the scale and the codes are 0. If an element is NaN or infinite, the scale is NaN, the codes
 // are 0, so that the row of y is NaN.
 //   y[m, n] = sum over blocks of 128 channels of (sum of code_of_x * code_of_weight) * (x_scale * weight_scale)  (+ bias[n])
 // On the CPU the sum of a block is that of f8_e4m3 above, with codes in place of x, and each product and sum is rounded once: the same bits for

@@ -174,7 +174,7 @@ PlanKey plan_key(const GemmParams& p, const Float8Product* float8) {
 // A batch-invariant product has room for the counter of tiles that kernels for many rows need (4 bytes, cuBLASLt 13.0), and none for the sums
 // of parts of k.
 // cuBLASLt has 32 MiB of the workspace. With packed weights it has 16, and 48 are for those that are made dense, or put into rows: products of so
-// many rows keep most SMs busy. The last 32 are for quantised x: 2272 rows of 14336 channels.
+// many rows keep most SMs busy. The last 32 are for quantised x: 2269 rows of 14336 channels.
 constexpr int64_t kUnpackedBytes = int64_t{48} << 20, kCublasLtBytes = int64_t{32} << 20,
                   kPackedCublasLtBytes = int64_t{16} << 20;
 constexpr int64_t kQuantizedXBytes = kGemmWorkspaceBytes - kPackedCublasLtBytes - kUnpackedBytes;
@@ -413,6 +413,9 @@ Status run_dense(const GemmParams& params, GemmContext& context, const Execution
   return params.bias == nullptr || bias_in_epilogue(params) ? Status() : add_bias(params, execution.stream);
 }
 
+// Says whether this cuBLASLt, and that of the build, knows scales of rows and blocks.
+bool knows_scales(const CublasLt& lt) { return std::min<size_t>(lt.version(), CUBLAS_VERSION) >= kFirstCublasLtWithScales; }
+
 // Runs a product of codes; false: cuBLASLt has none for it. `params` is the call that it is a part of.
 Result<bool> multiply_float8(const GemmParams& params, const Float8Product& product, CudaGemmContext& context,
                              cudaStream_t stream) {
@@ -425,11 +428,11 @@ Result<bool> multiply_float8(const GemmParams& params, const Float8Product& prod
   p.weight = product.weight;
   p.bias = product.bias;
   p.y = product.y;
-  Result<Problem> problem = Problem::make(context.lt, p, p.m, &product);
-  if (!problem.ok()) return false;  // this cuBLASLt does not know scales of rows or blocks
-  PROLOGUE_ASSIGN_OR_RETURN(const Algorithm algorithm, algorithm_for(context, p, *problem, &product));
+  if (!knows_scales(context.lt)) return false;
+  PROLOGUE_ASSIGN_OR_RETURN(Problem problem, Problem::make(context.lt, p, p.m, &product));
+  PROLOGUE_ASSIGN_OR_RETURN(const Algorithm algorithm, algorithm_for(context, p, problem, &product));
   if (!algorithm) return false;
-  PROLOGUE_RETURN_IF_ERROR(problem->run(context, p, *algorithm, stream));
+  PROLOGUE_RETURN_IF_ERROR(problem.run(context, p, *algorithm, stream));
   if (p.bias != nullptr && !bias_in_epilogue(p)) PROLOGUE_RETURN_IF_ERROR(add_bias(p, stream));
   return true;
 }
@@ -458,7 +461,7 @@ Status check_float8_gemm() {
   }
   PROLOGUE_ASSIGN_OR_RETURN(const std::unique_ptr<GemmContext> created, create_gemm_context(false));
   auto& context = static_cast<CudaGemmContext&>(*created);
-  if (std::min<size_t>(context.lt.version(), CUBLAS_VERSION) < kFirstCublasLtWithScales) {
+  if (!knows_scales(context.lt)) {
     return unsupported("products of float8 need cuBLASLt 12.9 or later: this one is ", context.lt.version(),
                        ", and that of the build was ", CUBLAS_VERSION);
   }

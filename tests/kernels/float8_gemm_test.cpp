@@ -183,11 +183,12 @@ bool on_a_gpu(Backend backend) {
 #endif
 }
 
-// Two roundings for each block, one for each addition of it, and those of the scales. Tensor cores add up 32 products and the sum so far with 13 bits
-// below the largest; docs/numerics.md.
+// Two roundings for each block, one for each addition of it, and those of the scales. Tensor cores drop what is 13 bits below the largest of 32
+// products and the sum so far, of each of them: on an H200 sums of 128 were off by up to 1.17 times 2^-13 of the sum of their magnitudes, for each
+// 32; twice 2^-13 is allowed (docs/numerics.md).
 double steps_for(Backend backend, int64_t k) {
   const double steps = std::max(kDefaultSteps, 4.0 * std::sqrt(static_cast<double>(k) / 32.0));
-  return on_a_gpu(backend) ? steps + static_cast<double>(k) / 32.0 * 2048.0 : steps;
+  return on_a_gpu(backend) ? steps + static_cast<double>(k) / 32.0 * 4096.0 : steps;
 }
 
 class Float8Gemm : public testing::TestWithParam<Backend> {

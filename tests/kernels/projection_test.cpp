@@ -245,7 +245,10 @@ const std::vector<Case>& cases() {
     // Packed weights, which the CPU multiplies otherwise (gemm.h; quantized_gemm_test.cpp).
     for (const WeightFormat format : kWeightFormats) {
       add([&](Case& c) { c.packed = {format}, c.normed = true; });
-      add([&](Case& c) { c.packed = {format, format}, c.activates = c.gated = c.normed = c.float_weights = true; });
+      add([&](Case& c) {
+        c.packed = {format, format}, c.activates = c.gated = c.normed = true;
+        c.float_weights = format == WeightFormat::q8_0 || format == WeightFormat::q4_k;
+      });
     }
     add([](Case& c) { c.packed = {WeightFormat::q4_k}, c.adds = true, c.x_padding = 8; });
     add([](Case& c) { c.packed = {WeightFormat::q8_0}, c.float_y = c.bias = true, c.y_padding = 4; });
@@ -916,6 +919,59 @@ TEST(ProjectionCodes, HaveTheProductOfTheNorm_cuda) {
       c.float_weights = format == WeightFormat::q5_k;
       expect_product_of_codes<BFloat16>(c);
       expect_product_of_codes<Float16>(c);
+    }
+  }
+}
+
+// With more tokens weights are rounded: a token whose x is 1 in one channel, and 0 in the others, shows each as it is multiplied. One without a
+// minimum is rounded once. Another one is a sum of its code's distance from the middle of the codes and of a bias, which is rounded, too
+// (weights/unpacked.cuh). The norm's weight multiplies it, which rounds it once more.
+template <class T>
+void expect_rounded_weights(WeightFormat format, bool normed) {
+  constexpr bool kIsFloat16 = FloatFormat<T>::dtype == DType::f16;
+  const bool is_of_5_bits = format == WeightFormat::q5_1 || format == WeightFormat::q5_k;
+  const double rounding = std::ldexp(1.01, kIsFloat16 ? -11 : -9), centre = format == WeightFormat::q2_k ? 2.0
+                                                                            : is_of_5_bits               ? 16.0
+                                                                                                         : 8.0;
+  Case c;
+  c.num_tokens = 40, c.n = 96, c.k = 768, c.whole = false, c.float_y = true, c.packed = {format}, c.normed = normed;
+  SCOPED_TRACE(c.describe());
+  Data d = make_data(c);
+  const auto channel_of = [&](int64_t t) { return t * 37 % c.k; };
+  std::fill(d.x.begin(), d.x.end(), 0.0f);
+  for (int64_t t = 0; t < c.num_tokens; ++t) d.x[static_cast<size_t>(t * c.k + channel_of(t))] = 1.0f;
+  Placed<T> placed(Backend::cuda, c, d);
+  const auto instances = cuda::instances_of("unpacking", placed.params);
+  ASSERT_FALSE(instances.empty());
+  const Status status =
+      placed.arena.run([&](const Execution& execution) { return instances.front().launch(placed.params, execution.stream); });
+  ASSERT_TRUE(status.ok()) << status.message();
+  const std::vector<float> got = placed.y();
+  const int64_t row_bytes = c.k / weight_block_elements(format) * weight_block_bytes(format);
+  for (int64_t t = 0; t < c.num_tokens; ++t) {
+    const auto channel = static_cast<size_t>(channel_of(t));
+    const double of_norm =
+        normed ? d.norm_weight[channel] / std::sqrt(1.0 / static_cast<double>(c.k) + double{placed.params.norm.eps}) : 1.0;
+    for (int64_t row = 0; row < c.n; ++row) {
+      const auto value = oracle::weight_value(format, d.blocks.front().data() + row * row_bytes, static_cast<int64_t>(channel));
+      const double weight = d.weight[static_cast<size_t>(row * c.k) + channel];
+      const double bias = value.minimum == 0.0 ? 0.0 : std::fabs(value.minimum + centre * value.scale);
+      const double off = std::fabs(weight) * rounding * (normed ? 2.0 : 1.0) +
+                         (kIsFloat16 ? std::fabs(value.scale) * 0x1p-16 : 2.0 * rounding * bias);
+      ASSERT_NEAR(double{got[static_cast<size_t>(t * c.n + row)]}, weight * of_norm, off * std::fabs(of_norm) + 1e-7)
+          << "token " << t << ", row " << row;
+    }
+  }
+}
+
+TEST(ProjectionRounded, HasEachWeightRounded_cuda) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  if (cuda::projection_instances("unpacking", DType::bf16).empty() || most_tokens_of_one_projection(Device::cuda) <= 16)
+    GTEST_SKIP() << "the GPU has no code for it";
+  for (const WeightFormat format : kWeightFormats) {
+    for (const bool normed : {false, true}) {
+      expect_rounded_weights<BFloat16>(format, normed);
+      expect_rounded_weights<Float16>(format, normed);
     }
   }
 }

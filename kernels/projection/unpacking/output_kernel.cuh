@@ -40,8 +40,8 @@ __global__ void __launch_bounds__(PROLOGUE_HOPPER ? kUnpackingThreadsWithNorm : 
   {
     Product product;
     const UnpackingWarp warp(a);
-    const bool weighs = thread >= kUnpackingThreads, multiplies = !weighs && warp.multiplies(a);
-    if (weighs) {
+    const bool is_of_norm = thread >= kUnpackingThreads, multiplies = !is_of_norm && warp.multiplies(a);
+    if (is_of_norm) {
       NormWarps<T, Product::kTokens, Product::kWeighsX>(a).run(memory, tail);
     } else {
       wait_for_previous_kernels();  // x is waited for anyway; the residual can be seen
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(PROLOGUE_HOPPER ? kUnpackingThreadsWithNorm : 
       product.multiply(a, memory, tail, group_of(warp.group() / Product::kGroupsOfFormat * Product::kGroupsOfFormat).format);
     }
     sync_barrier(1, kUnpackingConsumers + norm_threads);  // no warp reads the ring after this
-    if (weighs) return;
+    if (is_of_norm) return;
     if (multiplies) product.store(a, warp, sums);
   }
   a.log_k_blocks != 0 ? sync_cluster() : sync_barrier(1, kUnpackingConsumers);

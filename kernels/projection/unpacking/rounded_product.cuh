@@ -19,8 +19,8 @@ __device__ inline Value uniform(Value value) {
 }
 
 // Multiplies weights of 16 bits. A warp has 16 rows of its warpgroup's tile, whose rows have one format. Rows that the weights do not have are
-// multiplied as well, whatever is in the stage there: no other row's sums depend on them. The norm's weight is multiplied to the weights, which
-// takes fewer instructions than x of many tokens.
+// multiplied as well, whatever is in the stage there: no other row's sums depend on them. The weights are multiplied by the norm's weight,
+// which takes fewer instructions than x of many tokens.
 template <class Element, int kMostTokens>
 class RoundedProduct {
  public:

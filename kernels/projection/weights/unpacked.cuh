@@ -19,16 +19,16 @@ struct ScalePairs {
 
 // Holds a slice of 16 rows as the first operands of two products of 16 channels each, in their natural order.
 //
-// In float16 a weight is (base + code) * scale + bias in float32, rounded: base + code is bfloat16's pattern of a code (packed_weight.cuh), shifted to
-// the upper half of a float32. A code of eight bits has no base, nor has a float, which bfloat16 holds exactly.
+// In float16 a weight is (base + code) * scale + bias in float32, rounded: base + code is bfloat16's pattern of a code (packed_weight.cuh), shifted
+// to the upper half of a float32. A code of eight bits has no base, nor has a float, which bfloat16 holds exactly.
 //
-// bfloat16 has the exponents of float32, so it holds a scale as the sum of two, large + small. A weight is made two at a time by fused multiply-adds
-// in bfloat16: with centred = code - kCentre, which is exact, and bias = minimum + kCentre * scale, it is
+// bfloat16 has the exponents of float32, so it holds a scale as the sum of two, large + small. A weight is made two at a time by fused
+// multiply-adds in bfloat16: with centred = code - kCentre, which is exact, and bias = minimum + kCentre * scale, it is
 //
 //   round(centred * large + round(centred * small + bias))
 //
-// Without a minimum there is no bias, and this is the weight rounded once, but for 2^-17 of it. With one it is off by 2^-9 of it and twice 2^-9 of the
-// bias, which is small since the codes lie about kCentre.
+// Without a minimum there is no bias, and this is the weight rounded once, but for 2^-17 of it. With one it is off by 2^-9 of it and twice 2^-9 of
+// the bias, which is small since the codes lie about kCentre.
 template <class T, class Format>
 struct UnpackedSlice {
   static constexpr bool kByPairs = std::is_same_v<T, __nv_bfloat16>;
@@ -71,11 +71,11 @@ struct UnpackedSlice {
     const PackedCodes codes = codes_of(words, slice, lane, half);
     if constexpr (kByPairs) {
       const ScalePairs s = pairs_of_slice(own, slice, lane);
-      const Weights low(s.low, s.bias, 0), high(s.high, s.bias, 1);
+      const PairWeights low(s.low, s.bias, 0), high(s.high, s.bias, 1);
       set(first, codes, 0, low, high);
       if constexpr (Format::kTwoScales) {
         const uint32_t bias = kTwoMinimums<Format> ? s.other_bias : 0;
-        set(second, codes, 2, Weights(s.other_low, bias, 0), Weights(s.other_high, bias, 1));
+        set(second, codes, 2, PairWeights(s.other_low, bias, 0), PairWeights(s.other_high, bias, 1));
       } else {
         set(second, codes, 2, low, high);
       }
@@ -116,10 +116,10 @@ struct UnpackedSlice {
   }();
 
   // A row's weights of a run of channels, by pairs of bfloat16.
-  struct Weights {
+  struct PairWeights {
     uint32_t large, small, bias;  // twice each
 
-    __device__ Weights(uint32_t scale, uint32_t biases, int row) {
+    __device__ PairWeights(uint32_t scale, uint32_t biases, int row) {
       large = lower_twice(scale), small = upper_twice(scale);
       bias = !Format::kHasMinimum ? kMinusZeros : row == 0 ? lower_twice(biases) : upper_twice(biases);
     }
@@ -189,6 +189,7 @@ struct UnpackedSlice {
   // All lanes of the warp must call it together.
   __device__ static ScalePairs pairs_of_slice(const ScalePairs& own, int slice, int lane) {
     if constexpr (!Format::kShares) return own;
+    static_assert(!Format::kShares || !kTwoMinimums<Format>);
     const auto of_lane = [from = (lane & ~3) + slice](uint32_t word) { return __shfl_sync(0xffffffffu, word, from); };
     ScalePairs s = {};
     s.low = of_lane(own.low), s.high = of_lane(own.high);

@@ -146,6 +146,7 @@ inline uint32_t multiply_add_halves(uint32_t x, uint32_t y, uint32_t z) {
   return result.x.bits | static_cast<uint32_t>(result.y.bits) << 16;
 }
 
+// Rounds to float32 before it rounds to bfloat16, where the GPU rounds once: so it may differ if z is far below x * y.
 template <class T>
 uint32_t multiply_add_pairs(uint32_t x, uint32_t y, uint32_t z) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
