@@ -1769,7 +1769,7 @@ PROLOGUE_C_API prologue_status prologue_add(const prologue_add_params* params, c
 // weight is rounded: x is multiplied by the codes of each block, which 16 bits hold exactly, and the sum by the block's scale in float32;
 // where the format has minimums, the sum of x by (minimum - 128 scale) (float16: 1024). More tokens, up to 64 (128 in two launches), on
 // compute capability 9.0, k a multiple of 64, segments of different formats that begin at multiples of 64 rows, the norm's weight in dtype:
-// each weight is rounded to dtype (bfloat16 with minimums: off by 2^-9 of it and twice 2^-9 of minimum + c scale, c in the middle of the
+// each weight is rounded to dtype (bfloat16 with minimums: off by 2^-8 of it and twice 2^-8 of minimum + c scale, c in the middle of the
 // codes), and it is what is multiplied by the norm's weight, and rounded again, not x. Where that cannot be, up to 64 tokens are launches of
 // 16 that round no weight. Otherwise section gemm describes the product.
 //

@@ -10,7 +10,7 @@
 
 namespace prologue::cuda {
 
-// The scales of a slice, each as a pair of bfloat16 whose sum it is to 2^-17: the larger part in the lower half of the word. A bias is one bfloat16,
+// The scales of a slice, each as a pair of bfloat16 whose sum it is to 2^-16: the larger part in the lower half of the word. A bias is one bfloat16,
 // those of both rows in a word. The names are those of PackedScales.
 struct ScalePairs {
   uint32_t low, high, other_low, other_high;
@@ -27,7 +27,7 @@ struct ScalePairs {
 //
 //   round(centred * large + round(centred * small + bias))
 //
-// Without a minimum there is no bias, and this is the weight rounded once, but for 2^-17 of it. With one it is off by 2^-9 of it and twice 2^-9 of
+// Without a minimum there is no bias, and this is the weight rounded once, but for 2^-16 of it. With one it is off by 2^-8 of it and twice 2^-8 of
 // the bias, which is small since the codes lie about kCentre.
 template <class T, class Format>
 struct UnpackedSlice {
