@@ -956,7 +956,7 @@ void expect_rounded_weights(WeightFormat format, bool normed) {
     for (int64_t row = 0; row < c.n; ++row) {
       const auto value = oracle::weight_value(format, d.blocks.front().data() + row * row_bytes, static_cast<int64_t>(channel));
       const double weight = d.weight[static_cast<size_t>(row * c.k) + channel];
-      const double bias = value.minimum == 0.0 ? 0.0 : std::fabs(value.minimum + centre * value.scale);
+      const double bias = value.minimum == 0.0 ? 0.0 : std::fabs(centre * value.scale - value.minimum);
       const double off = std::fabs(weight) * rounding * (normed ? 2.0 : 1.0) +
                          (kIsFloat16 ? std::fabs(value.scale) * 0x1p-16 : 2.0 * rounding * bias);
       ASSERT_NEAR(double{got[static_cast<size_t>(t * c.n + row)]}, weight * of_norm, off * std::fabs(of_norm) + least)
