@@ -929,6 +929,9 @@ TEST(ProjectionCodes, HaveTheProductOfTheNorm_cuda) {
 template <class T>
 void expect_rounded_weights(WeightFormat format, bool normed) {
   constexpr bool kIsFloat16 = FloatFormat<T>::dtype == DType::f16;
+  constexpr WeightFormat kWithMinimum[] = {WeightFormat::q4_1, WeightFormat::q5_1,  WeightFormat::q4_k,  WeightFormat::q5_k,
+                                           WeightFormat::q2_k, WeightFormat::i4_32, WeightFormat::i4_64, WeightFormat::i4_128};
+  const bool has_minimum = std::find(std::begin(kWithMinimum), std::end(kWithMinimum), format) != std::end(kWithMinimum);
   const bool is_of_5_bits = format == WeightFormat::q5_1 || format == WeightFormat::q5_k;
   const double rounding = std::ldexp(1.01, kIsFloat16 ? -11 : -8), centre = format == WeightFormat::q2_k ? 2.0
                                                                             : is_of_5_bits               ? 16.0
@@ -956,7 +959,7 @@ void expect_rounded_weights(WeightFormat format, bool normed) {
     for (int64_t row = 0; row < c.n; ++row) {
       const auto value = oracle::weight_value(format, d.blocks.front().data() + row * row_bytes, static_cast<int64_t>(channel));
       const double weight = d.weight[static_cast<size_t>(row * c.k) + channel];
-      const double bias = value.minimum == 0.0 ? 0.0 : std::fabs(centre * value.scale - value.minimum);
+      const double bias = has_minimum ? std::fabs(centre * value.scale - value.minimum) : 0.0;
       const double off = std::fabs(weight) * rounding * (normed ? 2.0 : 1.0) +
                          (kIsFloat16 ? std::fabs(value.scale) * 0x1p-16 : 2.0 * rounding * bias);
       ASSERT_NEAR(double{got[static_cast<size_t>(t * c.n + row)]}, weight * of_norm, off * std::fabs(of_norm) + least)
