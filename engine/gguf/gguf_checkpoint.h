@@ -24,7 +24,7 @@ class GgufCheckpoint final : public Checkpoint {
   //   invalid_argument: the path is that of another part, or the name of the first is not of this form. not_found: parts are missing.
   // data_loss: the parts do not belong together. Other errors: of GgufFile::open.
   static Result<std::unique_ptr<GgufCheckpoint>> open(const std::string& path);
-  explicit GgufCheckpoint(GgufFile file);  // tensors whose scales cannot be read have the type kUnreadableType
+  explicit GgufCheckpoint(GgufFile file);  // NVFP4 tensors from the first on whose scale cannot be read are kUnreadableType
 
   const GgufFile& file() const { return parts_.front(); }  // which has the keys
 
