@@ -1,0 +1,41 @@
+// Adds up the ranks' parts of rows (communicator.h), on every rank:
+//
+//   y[t, :] = sum over ranks of x_rank[t, :]  (+ y[t, :])
+//
+//   x  [num_tokens, width] dtype, rows contiguous: this rank's part
+//   y  [num_tokens, width] dtype, rows contiguous: the sum; may be x itself (same pointer, adds = 0), must not overlap it otherwise
+//
+// All ranks call it with the same num_tokens, width, dtype and adds, in the same order among their collectives; with `adds`, y must be the
+// same on all ranks. Numerics: on every rank the same bits. On the CPU, and on CUDA up to kFewBytes bytes of x, the parts are added in
+// float32 in the order of the ranks, then y, and the sum is rounded once. More bytes on CUDA are NCCL's sum, in its order and rounding; it
+// is rounded before y is added. Deterministic at a given number of ranks and tokens.
+//
+// CUDA: never allocates or synchronises, and is safe under graph capture (every rank captures, and replays, the same graph). An error of
+// another rank, or one that does not come, ends the group: Communicator::status(). On the CPU the call waits for the other ranks, and
+// returns that error. num_tokens = 0 is a no-op (on all ranks).
+#pragma once
+
+#include <cstdint>
+
+#include <prologue/kernels/base/dtype.h>
+#include <prologue/kernels/collective/communicator.h>
+
+namespace prologue {
+
+struct AllReduceParams {
+  static constexpr int64_t kFewBytes = 524288;
+
+  int64_t num_tokens = 0;
+  int64_t width = 0;
+  DType dtype = DType::unset;  // f32, f16 or bf16
+  int32_t adds = 0;            // y is one more term of the sum
+  const void* x = nullptr;
+  void* y = nullptr;
+  // On GPUs from Hopper on, a call of few bytes may begin while the kernel before it in the stream runs.
+  bool overlaps = false;
+  uint64_t reserved[4] = {};  // zeros: docs/versioning.md
+};
+
+PROLOGUE_API Status all_reduce(const AllReduceParams& params, Communicator& communicator, const Execution& execution);
+
+}  // namespace prologue

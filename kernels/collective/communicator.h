@@ -1,0 +1,65 @@
+// The ranks of a tensor-parallel model. A rank is a part of the model on one GPU, or on some CPU threads; a host thread of its own runs its
+// operations. The ranks exchange values by collectives (all_reduce.h, all_gather.h), which every rank calls in the same order with the same
+// sizes.
+//
+//   std::vector<std::unique_ptr<Communicator>> ranks = create_communicators(device, 2)   on any thread
+//   on the thread of each rank:  all_reduce(params, *ranks[rank], execution)
+//
+// CPU: the ranks are threads of this process, and exchange values in its memory. CUDA: rank r is GPU r of this process (cudaSetDevice), or
+// the one that the caller names. Few bytes go by kernels of our own over peer memory, many by NCCL, which is opened at run time
+// (libnccl.so.2, or the library that the environment variable PROLOGUE_NCCL names). Without NCCL all go by the former, without peer
+// access all by the latter; without both, create_communicators says so.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <prologue/kernels/base/execution.h>
+
+namespace prologue {
+
+inline constexpr int64_t kMaxRanks = 8;
+
+// One rank's end of its group. It belongs to the thread that runs the rank's operations; abort() and status() may be called from any.
+class PROLOGUE_API Communicator {
+ public:
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  Device device() const { return device_; }
+  int64_t rank() const { return rank_; }
+  int64_t num_ranks() const { return num_ranks_; }
+
+  // Ends the group with an error: collectives that wait, on any rank, end soon, and later ones return the error. Values that they were to
+  // write are undefined. The first error of a group counts.
+  virtual void abort(const Status& status) = 0;
+  // Returns the error of the group. A rank that waits for another one for longer than the group's limit ends the group itself, with an
+  // error that names the rank that did not come. On CUDA it is known when the stream has reached the collective.
+  virtual Status status() const = 0;
+
+ protected:
+  Communicator(Device device, int64_t rank, int64_t num_ranks) : device_(device), rank_(rank), num_ranks_(num_ranks) {}
+
+ private:
+  Device device_;
+  int64_t rank_;
+  int64_t num_ranks_;
+};
+
+struct CommunicatorOptions {
+  std::vector<int32_t> gpus = {};  // CUDA: the device of each rank; empty: 0, 1, ...
+  double wait_seconds = 10.0;      // a collective waits so long for another rank at most
+  bool use_nccl = true;            // CUDA: false: only our own kernels, which need peer access
+  bool use_peer_memory = true;     // CUDA: false: only NCCL
+};
+
+// Creates the communicators of all ranks of a group in this process. On CUDA it leaves the calling thread's device as it was.
+//   invalid_argument: num_ranks is not in 1..kMaxRanks, gpus has another length, names a GPU that is not there, or one twice
+//   unsupported: CUDA, and there is neither NCCL nor peer access between all GPUs; or the build has no CUDA
+//   device_error, resource_exhausted: NCCL or a GPU refuses, or has no memory
+PROLOGUE_API Result<std::vector<std::unique_ptr<Communicator>>> create_communicators(Device device, int64_t num_ranks,
+                                                                                     const CommunicatorOptions& options = {});
+
+}  // namespace prologue
