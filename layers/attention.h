@@ -39,6 +39,15 @@ struct PROLOGUE_API Attention {
   // the rows of the gate last: num_q_heads * v_head_dim. (Model files that have [q | gate] for each head need their rows in this order.)
   bool gated = false;
 
+  // Where one rank has these heads of a model (kernels/collective), and a norm is over all heads of a token (NormScope::token): how many the
+  // model has, and the first of this rank. The norms' weights are those of all heads, there is no bias, and V has its own rows. 0: no such
+  // norm.
+  struct AllHeads {
+    int64_t num_q_heads = 0, num_kv_heads = 0;
+    int64_t first_q_head = 0, first_kv_head = 0;
+  };
+  AllHeads all_heads = {};
+
   Value build(GraphBuilder& g, Value hidden_states) const;
 };
 

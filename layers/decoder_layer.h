@@ -26,6 +26,9 @@ struct PROLOGUE_API DecoderLayer {
   Mlp mlp;
   std::optional<MixtureOfExperts> experts;  // instead of the MLP
   std::optional<Norm> mlp_post_norm;
+  // The weights are those of one rank (kernels/collective): what attention and MLP return is a part of a sum over the ranks. Norms are whole,
+  // and a bias on a part of a sum is given to one rank.
+  bool is_part = false;
 
   // `residual` is the sum so far, and `previous` the output of the previous layer, not yet added to it; none in the first layer. Returns
   // the output of this layer, also not yet added; `residual` becomes the value that it is to be added to.

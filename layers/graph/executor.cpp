@@ -12,9 +12,19 @@ namespace prologue {
 
 namespace {
 
+// Operations in which all ranks take part.
 template <class P>
-Status validate_operation(const P& params, const GemmContext& context, const Execution& execution) {
-  if constexpr (requires { validate(params, context, execution); }) {
+concept IsCollective = requires(const P& params, const Communicator& communicator, const Execution& execution) {
+  validate(params, communicator, execution);
+};
+
+template <class P>
+Status validate_operation(const P& params, const GemmContext& context, const Communicator* communicator,
+                          const Execution& execution) {
+  if constexpr (IsCollective<P>) {
+    if (communicator == nullptr) return invalid_argument("it exchanges values with other ranks: the executor has no communicator");
+    return validate(params, *communicator, execution);
+  } else if constexpr (requires { validate(params, context, execution); }) {
     return validate(params, context, execution);
   } else if constexpr (requires { validate(params, execution); }) {
     return validate(params, execution);
@@ -30,9 +40,12 @@ concept KeepsLaunch = requires(const P& params, KeptLaunch<P>& kept, GemmContext
 };
 
 template <class P>
-Status run_operation(const P& params, const void* kernel, void* kept, GemmContext& context, const Execution& execution) {
+Status run_operation(const P& params, const void* kernel, void* kept, GemmContext& context, Communicator* communicator,
+                     const Execution& execution) {
   if constexpr (std::is_same_v<P, AttentionPrologueParams>) {
     return run_kernel(kernel, params, execution);
+  } else if constexpr (IsCollective<P>) {
+    return run_validated(params, *communicator, execution);
   } else if constexpr (KeepsLaunch<P>) {
     return run_validated(params, *static_cast<KeptLaunch<P>*>(kept), context, execution);
   } else if constexpr (requires { run_validated(params, context, execution); }) {
@@ -58,12 +71,19 @@ void set_invariant(Parameters& parameters, bool batch_invariant) {
   std::visit(set, parameters);
 }
 
-int64_t workspace_bytes_of(const PagedAttentionParams& params, Device device) {
+int64_t workspace_bytes_of(const PagedAttentionParams& params, Device device, const Communicator*) {
   return paged_attention_workspace_bytes(params, device);
 }
-int64_t workspace_bytes_of(const MoeGemmParams& params, Device device) { return moe_gemm_workspace_bytes(params, device); }
-int64_t workspace_bytes_of(const QkvPrologueParams& params, Device) { return qkv_prologue_workspace_bytes(params); }
-int64_t workspace_bytes_of(const ProjectionParams& params, Device) { return projection_workspace_bytes(params); }
+int64_t workspace_bytes_of(const MoeGemmParams& params, Device device, const Communicator*) {
+  return moe_gemm_workspace_bytes(params, device);
+}
+int64_t workspace_bytes_of(const QkvPrologueParams& params, Device, const Communicator*) {
+  return qkv_prologue_workspace_bytes(params);
+}
+int64_t workspace_bytes_of(const ProjectionParams& params, Device, const Communicator*) { return projection_workspace_bytes(params); }
+int64_t workspace_bytes_of(const AllGatherParams& params, Device, const Communicator* communicator) {
+  return communicator == nullptr ? 0 : all_gather_workspace_bytes(params, *communicator);
+}
 
 // Calls f with the parameters if their operation may need a workspace.
 template <class F>
@@ -109,13 +129,16 @@ StepInputs largest_step(const StepLimits& limits) {
 }  // namespace
 
 Result<std::unique_ptr<GraphExecutor>> GraphExecutor::create(Graph graph, const KvStorage& cache, const StepLimits& limits,
-                                                             const Execution& execution, FaultRecord* faults) {
-  return catch_out_of_memory([&] { return make(std::move(graph), cache, limits, execution, faults); });
+                                                             const Execution& execution, FaultRecord* faults,
+                                                             Communicator* communicator) {
+  return catch_out_of_memory([&] { return make(std::move(graph), cache, limits, execution, faults, communicator); });
 }
 
 Result<std::unique_ptr<GraphExecutor>> GraphExecutor::make(Graph graph, const KvStorage& cache, const StepLimits& limits,
-                                                           const Execution& execution, FaultRecord* faults) {
+                                                           const Execution& execution, FaultRecord* faults,
+                                                           Communicator* communicator) {
   std::unique_ptr<GraphExecutor> executor(new GraphExecutor());
+  executor->communicator_ = communicator;
   executor->graph_ = std::move(graph);
   executor->limits_ = limits;
   executor->device_ = execution.device;
@@ -152,7 +175,7 @@ Status GraphExecutor::prepare(const Execution& execution) {
   int64_t workspace_bytes = 0;
   for (Operation& operation : operations_) {
     with_workspace(operation.parameters,
-                   [&](const auto& params) { workspace_bytes = std::max(workspace_bytes, workspace_bytes_of(params, device_)); });
+                   [&](const auto& params) { workspace_bytes = std::max(workspace_bytes, workspace_bytes_of(params, device_, communicator_)); });
   }
   PROLOGUE_ASSIGN_OR_RETURN(workspace_, Buffer::allocate(device_, workspace_bytes));
   for (Operation& operation : operations_) {
@@ -176,7 +199,7 @@ Status GraphExecutor::prepare(const Execution& execution) {
 
   if (limits_.max_tokens == 0) return {};  // no step has any work
   for (size_t n = 0; n < nodes.size(); ++n) {
-    const auto check = [&](const auto& params) { return validate_operation(params, *gemm_context_, execution); };
+    const auto check = [&](const auto& params) { return validate_operation(params, *gemm_context_, communicator_, execution); };
     PROLOGUE_RETURN_IF_ERROR(named(nodes[n], std::visit(check, operations_[n].parameters)));
     const auto* prologue = std::get_if<AttentionPrologueParams>(&operations_[n].parameters);
     if (prologue == nullptr) continue;
@@ -310,7 +333,7 @@ void GraphExecutor::patch(const StepInputs& step) {
 Status GraphExecutor::launch(size_t node, const Execution& execution) {
   const Operation& operation = operations_[node];
   const auto run = [&](const auto& params) {
-    return run_operation(params, operation.kernel, operation.kept.get(), *gemm_context_, execution);
+    return run_operation(params, operation.kernel, operation.kept.get(), *gemm_context_, communicator_, execution);
   };
   const Status status = std::visit(run, operation.parameters);
   return status.ok() ? status : named(graph_.nodes[node], status);

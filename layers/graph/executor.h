@@ -34,8 +34,10 @@ class PROLOGUE_API GraphExecutor {
   // does not have, or an operation refuses a node's parameters for the largest step. resource_exhausted: there is not enough memory
   // for activations or workspace.
   //   faults: the record on the device that operations add to, zeros at first, which must outlive the executor; null: one of its own
+  //   communicator: of this rank, if the graph has collectives; must outlive the executor
   static Result<std::unique_ptr<GraphExecutor>> create(Graph graph, const KvStorage& cache, const StepLimits& limits,
-                                                       const Execution& execution, FaultRecord* faults = nullptr);
+                                                       const Execution& execution, FaultRecord* faults = nullptr,
+                                                       Communicator* communicator = nullptr);
 
   // Enqueues the whole graph, on the device that the executor was made for. invalid_argument: the step is larger than the limits, or an
   // array that the graph reads is null, not aligned, or overlaps what the graph writes. Bad indices are not an error of this call: see
@@ -73,7 +75,8 @@ class PROLOGUE_API GraphExecutor {
 
   GraphExecutor() = default;
   static Result<std::unique_ptr<GraphExecutor>> make(Graph graph, const KvStorage& cache, const StepLimits& limits,
-                                                     const Execution& execution, FaultRecord* faults);
+                                                     const Execution& execution, FaultRecord* faults,
+                                                     Communicator* communicator);
   Status prepare(const Execution& execution);
   Status bind(const Node& node, const Binding& binding, void* member);
   int64_t group_of(const Node& node) const;
@@ -94,6 +97,7 @@ class PROLOGUE_API GraphExecutor {
   Buffer token_faults_;
   Buffer own_faults_;
   FaultRecord* faults_ = nullptr;
+  Communicator* communicator_ = nullptr;
   std::unique_ptr<GemmContext> gemm_context_;
   std::vector<Operation> operations_;  // by node
   std::vector<Patch> patches_;

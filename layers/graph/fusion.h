@@ -20,8 +20,9 @@ PROLOGUE_API Result<Graph> fuse_attention_prologue(const Graph& graph, Rounding 
 // Rewrites the graph of steps of few tokens on CUDA, in which the launch is a good part of the time. Called after
 // fuse_attention_prologue(), it rewrites
 //   [norm] -> linear -> attention_prologue    into one qkv_prologue node
-//   [norm] -> linear -> [activation]          into one projection node, if there is a norm or an activation
+//   [norm] -> linear -> [activation]          into one projection node, if there is a norm or an activation, or all_reduce follows
 //   linear -> add_norm                        into a projection node that adds to the residual, and a norm
+//   all_reduce -> add_norm                    into an all_reduce node that adds to the residual, and a norm
 //   norm -> select_rows                       into select_rows and the norm of what it selects, which lm_head then includes
 // so that a layer of most models is five nodes, and what follows the layers two. A chain is not changed if another node reads an inner
 // value, or if the norm is a LayerNorm or has a bias. The result differs from that of the other graph as two

@@ -104,6 +104,7 @@ bool begins_early(const Graph& graph, size_t node, int64_t num_tokens) {
   }
   if (const auto* p = std::get_if<QkvPrologueParams>(&parameters)) return p->overlaps;
   if (const auto* p = std::get_if<EmbeddingParams>(&parameters)) return p->overlaps;
+  if (const auto* p = std::get_if<AllReduceParams>(&parameters)) return p->overlaps;
   return false;
 }
 
@@ -385,12 +386,13 @@ GraphBuilder::Qkv GraphBuilder::split_heads(Value qkv, int64_t num_q_heads, int6
   return {q, k, v};
 }
 
-Value GraphBuilder::last_columns(const std::string& name, Value x, int64_t count) {
-  if (count > info(x).width) {
-    check(invalid_argument("graph: ", info(x).name, " has ", info(x).width, " columns: ", name, " takes the last ", count));
+Value GraphBuilder::columns(const std::string& name, Value x, int64_t first, int64_t count) {
+  if (first < 0 || count < 1 || first > info(x).width - count) {
+    check(invalid_argument("graph: ", info(x).name, " has ", info(x).width, " columns: ", name, " takes ", count, " from column ",
+                           first, " on"));
     return x;
   }
-  return add_view(name, x, info(x).width - count, count);
+  return add_view(name, x, first, count);
 }
 
 Value GraphBuilder::heads_norm(const std::string& name, Value x, int64_t num_heads, const HeadsNorm& norm) {
@@ -633,6 +635,35 @@ Value GraphBuilder::add(const std::string& name, Value a, Value b) {
     if (info(b).rows == info(a).rows && info(b).width == p.width && info(b).dtype == p.dtype) return;
     check(invalid_argument(node.name, ": it adds ", info(b).width, " columns of ", dtype_name(info(b).dtype), " to ", p.width,
                            " of ", dtype_name(p.dtype), ": both must have the same rows, columns and type"));
+  });
+  return out;
+}
+
+Value GraphBuilder::all_reduce(const std::string& name, Value x) {
+  const Value out = add_value_like(name, x);
+  add_node<AllReduceParams>(name, "all_reduce", [&](Node& node, AllReduceParams& p) {
+    node.step(p.num_tokens, rows_of(x));
+    p.width = info(x).width;
+    p.dtype = info(x).dtype;
+    check_contiguous(node, x);
+    node.read(p.x, x);
+    node.write(p.y, out);
+  });
+  return out;
+}
+
+Value GraphBuilder::all_gather(const std::string& name, Value x, int64_t width, int64_t part_width) {
+  const Value out = add_value(name, info(x).rows, width, info(x).dtype);
+  add_node<AllGatherParams>(name, "all_gather", [&](Node& node, AllGatherParams& p) {
+    node.step(p.num_tokens, rows_of(x));
+    p.width = width;
+    p.part_width = part_width;
+    p.dtype = info(x).dtype;
+    check_contiguous(node, x);
+    node.read(p.x, x);
+    node.write(p.y, out);
+    if (info(x).width <= part_width && info(x).width <= width) return;
+    check(invalid_argument(node.name, ": a rank has ", info(x).width, " columns: it must have at most ", part_width, " of ", width));
   });
   return out;
 }

@@ -20,6 +20,8 @@
 #include <prologue/kernels/base/dtype.h>
 #include <prologue/kernels/base/status.h>
 #include <prologue/kernels/base/views.h>
+#include <prologue/kernels/collective/all_gather.h>
+#include <prologue/kernels/collective/all_reduce.h>
 #include <prologue/kernels/gemm/gemm.h>
 #include <prologue/kernels/moe/moe_combine.h>
 #include <prologue/kernels/moe/moe_gemm.h>
@@ -125,7 +127,8 @@ struct AttentionOptions {
 using Parameters = std::variant<EmbeddingParams, NormParams, GemmParams, AddBiasParams, QkNormParams, GatherCosSinParams,
                                 RotaryParams, HadamardParams, QueryScaleParams, KvWriteParams, AttentionPrologueParams,
                                 PagedAttentionParams, ActivationParams, AddParams, GateParams, ScaleLogitsParams, MoeRouteParams,
-                                MoeGemmParams, MoeCombineParams, QkvPrologueParams, ProjectionParams>;
+                                MoeGemmParams, MoeCombineParams, QkvPrologueParams, ProjectionParams, AllReduceParams,
+                                AllGatherParams>;
 
 // Says what a member of a node's parameters will be when the graph runs.
 struct Binding {
@@ -259,8 +262,8 @@ class PROLOGUE_API GraphBuilder {
   // 0 = head_dim, and always with v_from_k. The last `more` columns are none of the three: those of a gate.
   Qkv split_heads(Value qkv, int64_t num_q_heads, int64_t num_kv_heads, int64_t head_dim, bool v_from_k = false,
                   int64_t v_head_dim = 0, int64_t more = 0);
-  // Returns the last `count` columns of x.
-  Value last_columns(const std::string& name, Value x, int64_t count);
+  // Returns the columns [first, first + count) of x.
+  Value columns(const std::string& name, Value x, int64_t first, int64_t count);
   Value heads_norm(const std::string& name, Value x, int64_t num_heads, const HeadsNorm& norm);
   // Returns the same rope with its table rows gathered once per step, for all layers that are built with the result.
   GraphRope gather_cos_sin(const std::string& name, const GraphRope& rope);
@@ -285,6 +288,10 @@ class PROLOGUE_API GraphBuilder {
                    const Weight& bias = {}, Value scale = {});
   // y: [tokens, top_k * width]. expert_weights none: 1. shared: [tokens, width], is added; may be none.
   Value moe_combine(const std::string& name, Value y, int64_t top_k, Value expert_weights, Value shared = {});
+  // Returns the sum of the ranks' x: what they multiplied by their parts of a weight's columns.
+  Value all_reduce(const std::string& name, Value x);
+  // Returns the ranks' columns side by side, `width` in all: rank r has part_width, the last one what is left.
+  Value all_gather(const std::string& name, Value x, int64_t width, int64_t part_width);
   // Works in place: returns x, which holds the new logits from then on.
   Value scale_logits(const std::string& name, Value x, float scale, float soft_cap);
 

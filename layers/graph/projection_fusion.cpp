@@ -145,34 +145,63 @@ Node activated_node(const Graph& graph, const Uses& uses, const Step<NormParams>
   return node;
 }
 
-// Rewrites linear -> add_norm as a projection that adds to the residual and a norm of the sum.
+// Says which norm adds what node `n` writes to a residual, if nothing else reads it and node `n` can add it as well.
+struct ResidualSum {
+  Step<NormParams> add_norm;
+  int norm_at = -1;
+  Value residual;
+};
+
+std::optional<ResidualSum> residual_sum_of(const Graph& graph, const Uses& uses, int n) {
+  const Node& node = graph.nodes[static_cast<size_t>(n)];
+  const Value written = node.writes().front();
+  const int reader = only_reader(graph, uses, written);
+  const auto add_norm = step_as<NormParams>(graph, reader);
+  if (!add_norm || reader < n) return {};
+  const Binding* const updated = add_norm.node->binding_of(&add_norm.params->residual);
+  if (updated == nullptr || add_norm.node->reads().front() != written) return {};
+  const Value residual = {static_cast<int32_t>(updated->index)};
+  // Whoever reads or writes the residual in between must see it without the sum.
+  bool apart = !is_written_between(graph, residual, n, reader);
+  for (const int other : uses.readers_of(residual)) apart = apart && (other <= n || other >= reader);
+  if (!apart || graph.info(residual).base || node.reads().front() == residual) return {};
+  return ResidualSum{add_norm, reader, residual};
+}
+
+// Rewrites linear -> add_norm as a projection that adds to the residual and a norm of the sum; all_reduce -> add_norm likewise.
 void fuse_residuals(Graph& graph) {
   const Uses uses(graph);
   std::vector<Node> nodes = graph.nodes;
   for (int n = 0; n < static_cast<int>(graph.nodes.size()); ++n) {
     const auto linear = step_as<GemmParams>(graph, n);
-    if (!can_continue(linear)) continue;
-    const Value product = linear.node->writes().front();
-    const int reader = only_reader(graph, uses, product);
-    const auto add_norm = step_as<NormParams>(graph, reader);
-    if (!add_norm || reader < n) continue;
-    const Binding* const updated = add_norm.node->binding_of(&add_norm.params->residual);
-    if (updated == nullptr || add_norm.node->reads().front() != product) continue;
-    const Value residual = {static_cast<int32_t>(updated->index)};
-    // Whoever reads or writes the residual in between must see it without the sum.
-    bool apart = !is_written_between(graph, residual, n, reader);
-    for (const int other : uses.readers_of(residual)) apart = apart && (other <= n || other >= reader);
-    if (!apart || graph.info(residual).base || linear.node->reads().front() == residual) continue;
+    const auto all_reduce = step_as<AllReduceParams>(graph, n);
+    if (!can_continue(linear) && !all_reduce) continue;
+    const std::optional<ResidualSum> sum = residual_sum_of(graph, uses, n);
+    if (!sum) continue;
 
-    Node fused = projection_node(graph, uses, {}, linear);
-    auto& p = std::get<ProjectionParams>(fused.parameters);
-    fused.update(p.y, residual);
-    p.y_stride = graph.row_stride(residual);
-    p.adds = 1;
+    Node fused;
+    if (all_reduce) {
+      fused = {all_reduce.node->name, "all_reduce", *all_reduce.params};
+      auto& p = std::get<AllReduceParams>(fused.parameters);
+      const Value x = all_reduce.node->reads().front();
+      fused.step(p.num_tokens, count_of(graph.info(x).rows));
+      fused.read(p.x, x);
+      fused.update(p.y, sum->residual);
+      p.adds = 1;
+    } else {
+      fused = projection_node(graph, uses, {}, linear);
+      auto& p = std::get<ProjectionParams>(fused.parameters);
+      fused.update(p.y, sum->residual);
+      p.y_stride = graph.row_stride(sum->residual);
+      p.adds = 1;
+    }
     fused.remark = "adds to the residual";
-    fused.fused_from = name_in_scope(*linear.node) + " + residual";
+    fused.fused_from = name_in_scope(graph.nodes[static_cast<size_t>(n)]) + " + residual";
     nodes[static_cast<size_t>(n)] = std::move(fused);
-    nodes[static_cast<size_t>(reader)] = norm_node(graph, add_norm, residual);
+    nodes[static_cast<size_t>(sum->norm_at)] = norm_node(graph, sum->add_norm, sum->residual);
+  }
+  for (Node& node : nodes) {
+    if (auto* const p = std::get_if<AllReduceParams>(&node.parameters)) p->overlaps = true;
   }
   graph.nodes = std::move(nodes);
 }
@@ -285,7 +314,7 @@ std::optional<ProjectionChain> match_projection(const Graph& graph, const Uses& 
     chain.fused = std::move(*node);
     return chain;
   }
-  if (!norm && !activation) return {};
+  if (!norm && !activation && !step_as<AllReduceParams>(graph, reader)) return {};
   chain.fused = activated_node(graph, uses, norm, linear, activation);
   return chain;
 }
