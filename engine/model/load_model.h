@@ -8,6 +8,7 @@
 #include <prologue/engine/checkpoint/checkpoint.h>
 #include <prologue/engine/model/model.h>
 #include <prologue/engine/model/model_spec.h>
+#include <prologue/engine/model/shard.h>
 #include <prologue/engine/model/weight_loader.h>
 
 namespace prologue {
@@ -17,6 +18,7 @@ struct ModelOptions {
   int64_t hadamard_block = 0;    // of Q and K; 0: no Hadamard transform
   int64_t v_hadamard_block = 0;  // of V, and of attention's output; 0: none
   bool keep_quantized = false;   // quantised matrices stay so; dtype is that of the activations
+  ModelShard shard = {};         // the part of the model that this rank of several has; all of it if it is the only one
 };
 
 // not_found, data_loss: the configuration lacks a key, or is contradictory. unsupported: the model is of no family that this library knows,

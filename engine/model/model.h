@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <prologue/engine/model/shard.h>
 #include <prologue/engine/sampling_options.h>
 #include <prologue/kernels/base/memory.h>
 #include <prologue/layers/graph/graph.h>
@@ -50,6 +51,8 @@ struct Model {
   // The graph points to these.
   std::vector<Buffer> weights;
   std::vector<std::unique_ptr<RopeTable>> rope_tables;  // they grow to the longest sequence that a runner is created for
+  // The weights and the graph are those of this rank; `config` is that of the whole model.
+  ModelShard shard = {};
 };
 
 }  // namespace prologue
