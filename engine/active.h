@@ -48,7 +48,7 @@ struct Engine::Sample : ScheduledSequence {
   bool ended = false;
   int64_t num_shown = 0;    // tokens of the completion that the callback has seen
   int64_t num_prompt = 0;   // tokens
-  Buffer adjustments;       // on the device: counts, then biases (SamplingRow); empty if it needs none
+  std::vector<Buffer> adjustments;  // on the device of each rank: counts, then biases (SamplingRow); empty if it needs none
   bool begun = false;       // a step has been planned for it
   EngineClock::time_point first_step, first_token;
 };

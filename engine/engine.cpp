@@ -81,13 +81,15 @@ Engine::Engine() = default;
 
 Engine::~Engine() {
   // Steps that were not read still use this memory.
-  if (check_process().ok()) (void)synchronize(execution_);
+  if (ranks_ == nullptr || !check_process().ok()) return;
+  (void)ranks_->run([this](int64_t rank) { return synchronize(ranks_->execution(rank)); });
 }
 
 Status Engine::check_process() const {
-  if (execution_.device != Device::cpu && getpid() != process_) {
-    return unsupported("this process was forked from process ", process_,
-                       ", which had loaded the engine: a GPU does not survive a fork; load the engine after the fork, or use exec");
+  if ((execution_.device != Device::cpu || ranks_->size() > 1) && getpid() != process_) {
+    return unsupported("this process was forked from process ", process_, ", which had loaded the engine: ",
+                       execution_.device != Device::cpu ? "a GPU does" : "the threads of several ranks do",
+                       " not survive a fork; load the engine after the fork, or use exec");
   }
   if (stepper_.load() == std::this_thread::get_id()) {
     return unsupported("a callback of the engine runs a step or a score: it may only submit and cancel requests");
@@ -101,11 +103,14 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {
 
 Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, Model model, Tokenizer tokenizer) {
   return catch_out_of_memory([&]() -> Result<std::unique_ptr<Engine>> {
+    if (options.tensor_parallel > 1) {
+      return unsupported("tensor_parallel is ", options.tensor_parallel, ": a model that is made already is that of one rank");
+    }
     PROLOGUE_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, prepare(options));
     engine->options_.dtype = model.dtype;
-    engine->model_ = std::move(model);
+    engine->models_.push_back(std::move(model));
     engine->tokenizer_ = std::make_unique<Tokenizer>(std::move(tokenizer));
-    PROLOGUE_RETURN_IF_ERROR(check_vocabulary(*engine->tokenizer_, "the model", engine->model_));
+    PROLOGUE_RETURN_IF_ERROR(check_vocabulary(*engine->tokenizer_, "the model", engine->model()));
     PROLOGUE_RETURN_IF_ERROR(engine->start());
     return engine;
   });
@@ -117,35 +122,53 @@ Result<std::unique_ptr<Engine>> Engine::prepare(const EngineOptions& options) {
   engine->options_ = options;
   engine->process_ = getpid();
   PROLOGUE_RETURN_IF_ERROR(engine->fill_in_defaults());
-  Execution& execution = engine->execution_;
-  if (execution.device == Device::cuda) {
-    PROLOGUE_ASSIGN_OR_RETURN(engine->stream_, Stream::create());
-    execution.stream = engine->stream_.get();
-  }
-
+  const EngineOptions& filled = engine->options_;
+  PROLOGUE_ASSIGN_OR_RETURN(engine->ranks_, Ranks::create(*filled.device, filled.tensor_parallel, filled.num_threads));
+  engine->execution_ = engine->ranks_->execution(0);
   return engine;
 }
 
 Result<std::unique_ptr<Engine>> Engine::make(const EngineOptions& options) {
   const auto start = EngineClock::now();
   PROLOGUE_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, prepare(options));
-  const Execution& execution = engine->execution_;
   PROLOGUE_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(options.model_path));
   const Checkpoint& file = *checkpoint;
-  const ModelOptions choices{options.hadamard_block, options.v_hadamard_block, *engine->options_.keep_quantized};
-  PROLOGUE_ASSIGN_OR_RETURN(engine->model_, load_model(file, *engine->options_.dtype, execution, options.on_load, choices));
+  PROLOGUE_RETURN_IF_ERROR(engine->load_models(file));
   PROLOGUE_ASSIGN_OR_RETURN(TokenizerData data, read_tokenizer(file));
   auto tokenizer = Tokenizer::create(std::move(data));
   if (!tokenizer.ok()) return error_status(tokenizer.status().code(), file.path(), ": ", tokenizer.status().message());
   engine->tokenizer_ = std::make_unique<Tokenizer>(std::move(tokenizer).value());
-  PROLOGUE_RETURN_IF_ERROR(check_vocabulary(*engine->tokenizer_, file.path(), engine->model_));
+  PROLOGUE_RETURN_IF_ERROR(check_vocabulary(*engine->tokenizer_, file.path(), engine->model()));
   PROLOGUE_RETURN_IF_ERROR(engine->start());
   engine->load_seconds_ = seconds_since(start);
   return engine;
 }
 
+// Loads each rank's part. A checkpoint notes what was read of it, so every rank opens one.
+Status Engine::load_models(const Checkpoint& of_rank_0) {
+  models_.resize(static_cast<size_t>(ranks_->size()));
+  return ranks_->run([&](int64_t rank) -> Status {
+    ModelOptions choices{options_.hadamard_block, options_.v_hadamard_block, *options_.keep_quantized};
+    choices.shard = {rank, ranks_->size()};
+    std::unique_ptr<Checkpoint> own;
+    if (rank > 0) {
+      PROLOGUE_ASSIGN_OR_RETURN(own, Checkpoint::open(options_.model_path));
+    }
+    const auto on_load = rank == 0 ? options_.on_load : nullptr;
+    PROLOGUE_ASSIGN_OR_RETURN(models_[static_cast<size_t>(rank)], load_model(rank == 0 ? of_rank_0 : *own, *options_.dtype,
+                                                                             ranks_->execution(rank), on_load, choices));
+    return {};
+  });
+}
+
+int64_t Engine::weight_bytes() const {
+  int64_t bytes = 0;
+  for (const Model& each : models_) bytes += each.weight_bytes;
+  return bytes;
+}
+
 Status Engine::start() {
-  PROLOGUE_RETURN_IF_ERROR(synchronize(execution_));
+  PROLOGUE_RETURN_IF_ERROR(ranks_->run([this](int64_t rank) { return synchronize(ranks_->execution(rank)); }));
   PROLOGUE_RETURN_IF_ERROR(make_runner());
   if (execution_.device == Device::cuda) PROLOGUE_RETURN_IF_ERROR(warm_up());
   update_stats();
@@ -160,6 +183,7 @@ Status Engine::fill_in_defaults() {
   } checks[] = {{"page size", o.page_size, 1, 1024},
                 {"context length", o.context_length, 0, INT64_MAX},
                 {"KV cache's memory", o.kv_memory, 0, INT64_MAX},
+                {"number of ranks (tensor_parallel)", o.tensor_parallel, 1, kMaxRanks},
                 {"number of sequences of a step", o.max_seqs, 0, kMaxSeqs},
                 {"number of tokens of a step", o.max_step_tokens, 0, INT32_MAX},
                 {"length of the queue", o.max_queue, 0, INT64_MAX}};
@@ -183,11 +207,21 @@ Status Engine::fill_in_defaults() {
   return {};
 }
 
+// Returns how much memory is free where there is least: all ranks have as many pages.
+Result<int64_t> Engine::free_bytes_of_each_rank() {
+  std::vector<int64_t> free(static_cast<size_t>(ranks_->size()));
+  PROLOGUE_RETURN_IF_ERROR(ranks_->run([&](int64_t rank) -> Status {
+    PROLOGUE_ASSIGN_OR_RETURN(free[static_cast<size_t>(rank)], available_bytes(execution_.device));
+    return {};
+  }));
+  return *std::min_element(free.begin(), free.end());
+}
+
 // Chooses the pages of each layer group. The KV cache gets what is left of the memory after the weights and the activations, but no more
 // than can be used.
 Result<std::vector<int64_t>> Engine::choose_pages(const RunnerConfig& runner, const LayerGroups& groups, int64_t wanted_context) {
   const EngineOptions& o = options_;
-  const KvStorageConfig storage = storage_config(model_, groups, runner);
+  const KvStorageConfig storage = storage_config(model(), groups, runner);
   int64_t page_bytes = 0;
   for (int64_t g = 0; g < storage.num_groups(); ++g) page_bytes += storage.bytes_per_page(g);
   if (page_bytes < 1) return invalid_argument("a page of the KV cache has ", page_bytes, " bytes: the model has no heads");
@@ -197,10 +231,10 @@ Result<std::vector<int64_t>> Engine::choose_pages(const RunnerConfig& runner, co
                             page_bytes);
   }
   if (num_bytes == 0) {
-    PROLOGUE_ASSIGN_OR_RETURN(const MemoryPlan activations, plan_memory(model_.graph, runner.max_tokens, runner.max_logit_rows));
-    PROLOGUE_ASSIGN_OR_RETURN(const int64_t free_bytes, available_bytes(execution_.device));
+    PROLOGUE_ASSIGN_OR_RETURN(const MemoryPlan activations, plan_memory(model().graph, runner.max_tokens, runner.max_logit_rows));
+    PROLOGUE_ASSIGN_OR_RETURN(const int64_t free_bytes, free_bytes_of_each_rank());
     // On a GPU nothing else needs the rest. The CPU's memory is everybody's, and pages take theirs when they are first written.
-    const double usable = execution_.device == Device::cuda ? 0.9 : 0.25;
+    const double usable = execution_.device == Device::cuda ? 0.9 : 0.25 / static_cast<double>(ranks_->size());
     num_bytes = static_cast<int64_t>(usable * static_cast<double>(std::max<int64_t>(0, free_bytes - activations.total_bytes)));
   }
   KvSizing sizing;
@@ -222,12 +256,12 @@ Result<bool> Engine::choose_activations() {
   const EngineOptions& o = options_;
   const bool on_gpu = execution_.device == Device::cuda, is_wanted = o.activations == ActivationQuantization::fp8;
   if (o.activations == ActivationQuantization::as_dtype) return false;
-  if (!is_wanted && !(on_gpu && model_.quantizes_activations)) return false;
-  const std::vector<WeightFormat>& formats = model_.weight_formats;
+  if (!is_wanted && !(on_gpu && model().quantizes_activations)) return false;
+  const std::vector<WeightFormat>& formats = model().weight_formats;
   Status problem;
   if (formats != std::vector{WeightFormat::f8_e4m3}) {
     problem = invalid_argument("activations are fp8: the weights that stay quantised must be f8_e4m3, all of them, but the ",
-                               "weights are held as ", model_.weight_types,
+                               "weights are held as ", model().weight_types,
                                *o.keep_quantized ? "" : ", since keep_quantized is off");
   } else if (on_gpu && o.batch_invariant) {
     problem = unsupported("activations are fp8: they cannot be combined with batch_invariant");
@@ -236,7 +270,7 @@ Result<bool> Engine::choose_activations() {
   }
   if (problem.ok()) return true;
   if (is_wanted || problem.code() == StatusCode::device_error || problem.code() == StatusCode::resource_exhausted) return problem;
-  if (problem.code() == StatusCode::unsupported) model_.warnings.push_back(str_cat(problem.message(), ": they are not quantised"));
+  if (problem.code() == StatusCode::unsupported) model().warnings.push_back(str_cat(problem.message(), ": they are not quantised"));
   return false;
 }
 
@@ -262,13 +296,13 @@ Status Engine::make_runner() {
   runner.capture = o.cuda_graphs;
   runner.profile = o.profile;
 
-  PROLOGUE_ASSIGN_OR_RETURN(const LayerGroups groups, layer_groups(model_));
+  PROLOGUE_ASSIGN_OR_RETURN(const LayerGroups groups, layer_groups(model()));
   PROLOGUE_ASSIGN_OR_RETURN(runner.pages_of_group, choose_pages(runner, groups, wanted_context));
-  context_length_ = std::min(wanted_context, longest_sequence(groups, storage_config(model_, groups, runner)));
+  context_length_ = std::min(wanted_context, longest_sequence(groups, storage_config(model(), groups, runner)));
   runner.max_seq_len = context_length_;
-  PROLOGUE_ASSIGN_OR_RETURN(runner_, ModelRunner::create(model_, runner, execution_));
-  o.kv_memory = runner_->storage().memory().size_bytes();
-  batch_ = StepBatch(model_.num_position_axes, static_cast<int64_t>(groups.windows.size()));
+  PROLOGUE_ASSIGN_OR_RETURN(runner_, ParallelRunner::create(*ranks_, models_, runner));
+  o.kv_memory = runner_->front().storage().memory().size_bytes();
+  batch_ = StepBatch(model().num_position_axes, static_cast<int64_t>(groups.windows.size()));
 
   KvCacheConfig cache;
   cache.page_size = o.page_size;
@@ -361,7 +395,7 @@ Result<RopePositions> Engine::rope_positions_of(const std::vector<int32_t>& posi
     return invalid_argument("the rope length is ", rope_length, ": it must be between 0 (prompt and generated tokens) and ",
                             context_length_, ", the context");
   }
-  const int64_t num_axes = model_.num_position_axes;
+  const int64_t num_axes = model().num_position_axes;
   const auto num_given = static_cast<int64_t>(positions.size());
   if (num_given != 0 && num_given != num_axes * num_prompt) {
     return invalid_argument("there are ", num_given, " positions: there must be one on each of ", num_axes, " axes for each of ",
@@ -383,7 +417,7 @@ Result<RopePositions> Engine::rope_positions_of(const std::vector<int32_t>& posi
   rope_positions.delta = end - num_prompt;
   rope_positions.length = std::min(length, context_length_ + 1 - rope_positions.delta);
   rope_positions.num_positions = std::max(end, rope_positions.length - 1 + rope_positions.delta);
-  rope_positions.length_class = rope_length_class(model_, rope_length > 0 ? rope_length : length);
+  rope_positions.length_class = rope_length_class(model(), rope_length > 0 ? rope_length : length);
   if (rope_positions.length_class == 0 && num_given == 0) return rope_positions;
   rope_positions.key = static_cast<uint64_t>(rope_positions.length_class) + 1;
   for (const int32_t position : positions) mix(rope_positions.key, static_cast<uint64_t>(position));

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include <prologue/engine/model/model.h>
-#include <prologue/engine/model_runner.h>
+#include <prologue/engine/parallel_runner.h>
 #include <prologue/engine/request.h>
 #include <prologue/engine/scheduler.h>
 #include <prologue/engine/tokenizer/tokenizer.h>
@@ -46,11 +46,14 @@ struct EngineOptions {
   KvFormat v_format = {};   // of V in the KV cache; unset: that of K
   int64_t hadamard_block = 0;    // of the Hadamard transform of Q and K, with which a quantised K loses less; 0 = none
   int64_t v_hadamard_block = 0;  // of that of V, which is undone on attention's output; 0 = none
+  // So many ranks share the model, each with a GPU, or on the CPU with a part of the threads (docs/parallel.md). At most kMaxRanks, and what
+  // the model's counts of heads and channels allow.
+  int64_t tensor_parallel = 1;
   int64_t page_size = 16;
   // The most tokens of one sequence, prompt and generated, are limited to this; 0 = the model's limit, up to 262144. At most
   // ModelConfig::longest_context().
   int64_t context_length = 0;
-  int64_t kv_memory = 0;        // bytes of the KV cache; 0: what max_seqs sequences of that length need, within a part of the free memory
+  int64_t kv_memory = 0;        // bytes of the KV cache, on each rank; 0: what max_seqs sequences of that length need, within a part of the free memory
   int64_t max_seqs = 0;         // sequences of one step; 0 = 256 on CUDA, 32 on the CPU
   int64_t max_step_tokens = 0;  // of one step; longer prompts are read in chunks; 0 = 4096 on CUDA, 512 on the CPU
   int64_t max_queue = 4096;     // requests that wait; more are refused
@@ -128,43 +131,45 @@ struct Score {
 //
 // Errors: bad tokens, slots or lengths that a step finds, and logits that are not numbers, end the requests concerned and no others. If a
 // step cannot run at all (no host memory, a CUDA error), the requests that were running end with that error, or the first that waits if
-// none was; the others stay.
+// none was; the others stay. If one of several ranks fails, or does not come to a collective, all requests end with an error that names it,
+// and step() and run() return it from then on.
 // If the system cannot create threads, the calling thread does all the work.
 class Engine {
  public:
   static Result<std::unique_ptr<Engine>> load(const EngineOptions& options);
   // Creates an engine for a model that is made already, on options.device. It ignores model_path, dtype, both Hadamard blocks and on_load.
+  // unsupported: options.tensor_parallel is above 1.
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options, Model model, Tokenizer tokenizer);
   ~Engine();
 
   const EngineOptions& options() const { return options_; }  // with the defaults filled in
-  const ModelConfig& config() const { return model_.config; }
+  const ModelConfig& config() const { return model().config; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   Device device() const { return execution_.device; }
-  DType dtype() const { return model_.dtype; }
+  DType dtype() const { return model().dtype; }
   // Returns the formats of the matrices that are kept quantised, or an empty list if there are none.
-  const std::vector<WeightFormat>& weight_formats() const { return model_.weight_formats; }
+  const std::vector<WeightFormat>& weight_formats() const { return model().weight_formats; }
   // Returns how the matrices are held, for programs to print: "q4_k and q6_k", "bfloat16".
-  const std::string& weight_types() const { return model_.weight_types; }
+  const std::string& weight_types() const { return model().weight_types; }
   // Returns whether x of products of many tokens is quantised (EngineOptions::activations).
   bool quantizes_activations() const { return quantizes_activations_; }
-  int64_t weight_bytes() const { return model_.weight_bytes; }  // of all weights, on the device
+  int64_t weight_bytes() const;  // of all weights, on all ranks
   KvFormat k_format() const {  // of the KV cache
-    return options_.kv_format.type == DType::unset ? KvFormat{model_.dtype, KvScaling::none} : options_.kv_format;
+    return options_.kv_format.type == DType::unset ? KvFormat{model().dtype, KvScaling::none} : options_.kv_format;
   }
   KvFormat v_format() const { return options_.v_format.type == DType::unset ? k_format() : options_.v_format; }
   // Returns what the model's files recommend. Requests are not changed: who makes one starts from these values (SamplingDefaults::over).
-  const SamplingDefaults& default_sampling() const { return model_.sampling; }
+  const SamplingDefaults& default_sampling() const { return model().sampling; }
   // Returns what is unusual about the model's files, one sentence each, for programs to print.
-  const std::vector<std::string>& warnings() const { return model_.warnings; }
+  const std::vector<std::string>& warnings() const { return model().warnings; }
   double load_seconds() const { return load_seconds_; }
   // Returns the most tokens that one sequence can have, prompt and generated together: the context length of the model, or less if
   // EngineOptions::context_length says so or the KV cache holds less.
   int64_t context_length() const { return context_length_; }
   // Returns the graph that runs: the fused one, unless EngineOptions::fused is false.
-  const Graph& graph() const { return runner_->graph(); }
+  const Graph& graph() const { return runner_->front().graph(); }
   // Returns the graph of steps of few tokens if they have one of their own (ModelRunner), otherwise null.
-  const Graph* graph_of_few_tokens() const { return runner_->graph_of_few_tokens(); }
+  const Graph* graph_of_few_tokens() const { return runner_->front().graph_of_few_tokens(); }
 
   // Queues a request. invalid_argument: a value breaks a rule, or the prompt leaves no room in the context. resource_exhausted: the queue is
   // full, or there is no memory. unsupported: after shutdown().
@@ -203,10 +208,12 @@ class Engine {
   Status check_process() const;
   static Result<std::unique_ptr<Engine>> prepare(const EngineOptions& options);
   static Result<std::unique_ptr<Engine>> make(const EngineOptions& options);
+  Status load_models(const Checkpoint& of_rank_0);
   Status fill_in_defaults();
   Status start();
   Status make_runner();
   Result<bool> choose_activations();
+  Result<int64_t> free_bytes_of_each_rank();
   Result<std::vector<int64_t>> choose_pages(const RunnerConfig& runner, const LayerGroups& groups, int64_t wanted_context);
   Status warm_up();
   Status check_request(const Request& request) const;
@@ -224,7 +231,7 @@ class Engine {
   Status fill_batch(const StepPlan& plan);
   Status add_to_batch(SequenceId id, const int32_t* tokens, int64_t first, int64_t count, int64_t num_rows,
                       const RopePositions& rope_positions, const RopeSet& set);
-  Result<SamplingRow> sampling_row(Sample& sample);
+  Status set_sampling(int64_t index, Sample& sample);
   Status make_adjustments(Sample& sample);
   Status read_step();
   void process(EnqueuedStep& step, const StepResults& results);
@@ -233,6 +240,7 @@ class Engine {
   void finish(Sample& sample, FinishReason reason, Status status = {});
   void finish_request(Active& active, FinishReason reason, const Status& status);
   void fail_running(const Status& status);
+  Status end_all(const Status& status);
   void forget(std::span<const RequestId> requests);
   void deliver(Sample& sample, std::string_view text, size_t num_tokens, bool ended);
   void update_stats();
@@ -242,13 +250,16 @@ class Engine {
   void add_scores(const Scored& scored, const float* row, const ScoreOptions& options, Score& score) const;
   Status score_step(const Scored& scored, int64_t first, int64_t count, int64_t num_rows, std::vector<float>& logits);
 
+  const Model& model() const { return models_.front(); }
+  Model& model() { return models_.front(); }
+
   EngineOptions options_;
-  Stream stream_;
-  Execution execution_;
-  Model model_;
+  std::unique_ptr<Ranks> ranks_;
+  Execution execution_;  // of rank 0
+  std::vector<Model> models_;  // of each rank, its part
   std::unique_ptr<Tokenizer> tokenizer_;
   std::optional<KvCache> cache_;
-  std::unique_ptr<ModelRunner> runner_;
+  std::unique_ptr<ParallelRunner> runner_;
   std::unique_ptr<Scheduler> scheduler_;
   int64_t context_length_ = 0;
   double load_seconds_ = 0.0;
@@ -262,7 +273,7 @@ class Engine {
   std::unordered_map<RequestId, std::shared_ptr<Active>> active_;
   std::vector<EnqueuedStep> enqueued_;  // at most two, the older first
   StepBatch batch_;
-  std::vector<Buffer> free_adjustments_;
+  std::vector<std::vector<Buffer>> free_adjustments_;  // of each rank
   EngineStats counts_;  // but for what the parts count themselves
 
   // All threads use these, under the mutex.

@@ -46,6 +46,7 @@ void Engine::take_inbox() {
 Result<bool> Engine::run_step() {
   const EngineClock::time_point start = EngineClock::now();
   take_inbox();
+  if (const Status ended = ranks_->status(); !ended.ok()) return end_all(ended);
   StepPlan plan;
   Status status = scheduler_->plan(plan);
   const bool planned = status.ok() && !plan.empty();
@@ -56,6 +57,7 @@ Result<bool> Engine::run_step() {
   while (enqueued_.size() > may_wait) {
     if (const Status read = catch_out_of_memory([&] { return read_step(); }); !read.ok()) fail_running(read);
   }
+  if (const Status ended = ranks_->status(); !ended.ok()) return end_all(ended);
   if (!worked && scheduler_->num_waiting() > 0) {  // cannot be: every request fits an empty cache
     fail_running(resource_exhausted("the KV cache has no room for a request that should fit"));
     return true;
@@ -129,8 +131,7 @@ Status Engine::fill_batch(const StepPlan& plan) {
   for (size_t r = 0; r < plan.rows.size(); ++r) {
     auto& sample = static_cast<Sample&>(*plan.rows[r]);
     begin(sample, sample.num_prompt);  // one that starts from the prompt of another
-    PROLOGUE_ASSIGN_OR_RETURN(const SamplingRow row, sampling_row(sample));
-    batch_.set_sampling(static_cast<int64_t>(r), row);
+    PROLOGUE_RETURN_IF_ERROR(set_sampling(static_cast<int64_t>(r), sample));
   }
   return {};
 }
@@ -145,7 +146,7 @@ Status Engine::add_to_batch(SequenceId id, const int32_t* tokens, int64_t first,
   const int64_t begin = batch_.num_tokens();
   batch_.add_sequence_of_groups(tokens, count, first, pages.data(), cache_->page_size(), num_rows);
   if (rope_positions.positions.empty() && set.first_row == 0) return {};
-  for (int64_t axis = 0; axis < model_.num_position_axes; ++axis) {
+  for (int64_t axis = 0; axis < model().num_position_axes; ++axis) {
     for (int64_t i = 0; i < count; ++i) {
       batch_.set_position(begin + i, axis, static_cast<int32_t>(set.first_row + rope_positions.position(axis, first + i)));
     }
@@ -153,7 +154,7 @@ Status Engine::add_to_batch(SequenceId id, const int32_t* tokens, int64_t first,
   return {};
 }
 
-Result<SamplingRow> Engine::sampling_row(Sample& sample) {
+Status Engine::set_sampling(int64_t index, Sample& sample) {
   const SamplingOptions& options = sample.active.request.sampling;
   SamplingRow row;
   row.temperature = options.temperature;
@@ -165,27 +166,46 @@ Result<SamplingRow> Engine::sampling_row(Sample& sample) {
   row.repetition_penalty = options.repetition_penalty;
   row.presence_penalty = options.presence_penalty;
   row.frequency_penalty = options.frequency_penalty;
-  if (!has_penalties(options) && options.logit_bias.empty()) return row;
-  if (sample.adjustments.data() == nullptr) PROLOGUE_RETURN_IF_ERROR(make_adjustments(sample));
-  if (has_penalties(options)) row.counts = sample.adjustments.as<int32_t>();
-  if (!options.logit_bias.empty()) row.bias = sample.adjustments.as<float>() + config().vocab_size;
-  return row;
+  if (!has_penalties(options) && options.logit_bias.empty()) {
+    batch_.set_sampling(index, row);
+    return {};
+  }
+  if (sample.adjustments.empty()) PROLOGUE_RETURN_IF_ERROR(make_adjustments(sample));
+  for (int64_t rank = 0; rank < ranks_->size(); ++rank) {
+    const Buffer& adjustments = sample.adjustments[static_cast<size_t>(rank)];
+    if (has_penalties(options)) row.counts = adjustments.as<int32_t>();
+    if (!options.logit_bias.empty()) row.bias = adjustments.as<float>() + config().vocab_size;
+    if (rank == 0) {
+      batch_.set_sampling(index, row);
+    } else {
+      batch_.set_sampling_arrays(index, rank, row.counts, row.bias);
+    }
+  }
+  return {};
 }
 
 Status Engine::make_adjustments(Sample& sample) {
   const int64_t vocab = config().vocab_size;
+  std::vector<Buffer> adjustments(static_cast<size_t>(ranks_->size()));
   if (!free_adjustments_.empty()) {
-    sample.adjustments = std::move(free_adjustments_.back());
+    adjustments = std::move(free_adjustments_.back());
     free_adjustments_.pop_back();
-  } else {
-    PROLOGUE_ASSIGN_OR_RETURN(sample.adjustments, Buffer::allocate(execution_.device, vocab * 8));
   }
   std::vector<int32_t> counts(static_cast<size_t>(vocab), 0);
   std::vector<float> biases(static_cast<size_t>(vocab), 0.0f);
   for (const int32_t token : sample.active.request.prompt) counts[static_cast<size_t>(token)] = 1;
   for (const auto& [token, bias] : sample.active.request.sampling.logit_bias) biases[static_cast<size_t>(token)] = bias;
-  PROLOGUE_RETURN_IF_ERROR(copy_to_device(sample.adjustments.data(), counts.data(), vocab * 4, execution_));
-  return copy_to_device(sample.adjustments.as<float>() + vocab, biases.data(), vocab * 4, execution_);
+  PROLOGUE_RETURN_IF_ERROR(ranks_->run([&](int64_t rank) -> Status {
+    Buffer& own = adjustments[static_cast<size_t>(rank)];
+    const Execution& execution = ranks_->execution(rank);
+    if (own.data() == nullptr) {
+      PROLOGUE_ASSIGN_OR_RETURN(own, Buffer::allocate(execution.device, vocab * 8));
+    }
+    PROLOGUE_RETURN_IF_ERROR(copy_to_device(own.data(), counts.data(), vocab * 4, execution));
+    return copy_to_device(own.as<float>() + vocab, biases.data(), vocab * 4, execution);
+  }));
+  sample.adjustments = std::move(adjustments);
+  return {};
 }
 
 Status Engine::read_step() {
@@ -294,7 +314,8 @@ void Engine::finish(Sample& sample, FinishReason reason, Status status) {
   if (sample.text.stopped() && reason != FinishReason::error) completion.finish_reason = FinishReason::stop;
   scheduler_->remove(sample);
   (void)catch_out_of_memory([&]() -> Status {
-    if (sample.adjustments.data() != nullptr) free_adjustments_.push_back(std::move(sample.adjustments));
+    if (!sample.adjustments.empty()) free_adjustments_.push_back(std::move(sample.adjustments));
+    sample.adjustments.clear();
     return {};
   });
   ++counts_.finished[static_cast<size_t>(completion.finish_reason)];
@@ -331,6 +352,14 @@ void Engine::fail_running(const Status& status) {
   scheduler_->restart();
 }
 
+// After the end of the ranks' group nothing can run any more.
+Status Engine::end_all(const Status& status) {
+  enqueued_.clear();
+  while (!active_.empty()) finish_request(*active_.begin()->second, FinishReason::error, status);
+  update_stats();
+  return status;
+}
+
 // Calls the request's callback. `num_tokens`: of the completion, so far.
 void Engine::deliver(Sample& sample, std::string_view text, size_t num_tokens, bool ended) {
   Active& active = sample.active;
@@ -363,8 +392,8 @@ void Engine::update_stats() {
   counts_.waiting = scheduler_->num_waiting();
   counts_.running = scheduler_->num_running();
   counts_.preemptions = scheduler_->num_preemptions();
-  counts_.replayed_steps = runner_->num_replayed();
-  counts_.captured_graphs = runner_->num_captured();
+  counts_.replayed_steps = runner_->front().num_replayed();
+  counts_.captured_graphs = runner_->front().num_captured();
   const std::lock_guard lock(inbox_);
   std::swap(kv, known ? kv : stats_.kv);
   stats_ = counts_;

@@ -81,7 +81,7 @@ KvStorageConfig storage_config(const Model& model, const LayerGroups& groups, co
   storage.num_layers = model.config.num_layers;
   storage.num_pages = config.num_pages;
   storage.page_size = config.page_size;
-  storage.num_kv_heads = model.config.num_kv_heads;
+  storage.num_kv_heads = kv_heads_of_rank(model.config.num_kv_heads, model.shard.num_ranks);
   storage.head_dim = model.config.head_dim;
   storage.k_format = config.k_format.type == DType::unset ? computed_format(model.dtype) : config.k_format;
   storage.v_format = config.v_format;
@@ -103,15 +103,16 @@ int64_t longest_sequence(const LayerGroups& groups, const KvStorageConfig& stora
 }
 
 Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const Model& model, const RunnerConfig& config,
-                                                         const Execution& execution) {
-  return catch_out_of_memory([&] { return make(model, config, execution); });
+                                                         const Execution& execution, Communicator* communicator) {
+  return catch_out_of_memory([&] { return make(model, config, execution, communicator); });
 }
 
-Result<std::unique_ptr<ModelRunner>> ModelRunner::make(const Model& model, const RunnerConfig& config,
-                                                       const Execution& execution) {
+Result<std::unique_ptr<ModelRunner>> ModelRunner::make(const Model& model, const RunnerConfig& config, const Execution& execution,
+                                                       Communicator* communicator) {
   if (config.max_seq_len < 0) return invalid_argument("the sequence length is ", config.max_seq_len, ": it must be positive");
   std::unique_ptr<ModelRunner> runner(new ModelRunner(model));
   runner->execution_ = execution;
+  runner->communicator_ = communicator;
   runner->profile_enabled_ = config.profile;
   runner->capture_ = config.capture && !config.profile && execution.device == Device::cuda;
 
@@ -156,13 +157,13 @@ Status ModelRunner::make_executors(const StepLimits& limits, const RunnerConfig&
     PROLOGUE_ASSIGN_OR_RETURN(Graph fused, fuse_projections(graph));
     StepLimits few = limits;
     for (int64_t* limit : {&few.max_tokens, &few.max_seqs, &few.max_logit_rows}) *limit = std::min(*limit, few_tokens);
-    PROLOGUE_ASSIGN_OR_RETURN(few_tokens_, GraphExecutor::create(std::move(fused), storage_, few, execution_, faults));
+    PROLOGUE_ASSIGN_OR_RETURN(few_tokens_, GraphExecutor::create(std::move(fused), storage_, few, execution_, faults, communicator_));
   }
   if (fuses_projections && has_qkv_gemm(execution_.device)) {
     PROLOGUE_ASSIGN_OR_RETURN(graph, fuse_prompt_projections(graph));
   }
   if (config.float8_activations) quantize_activations(graph);
-  PROLOGUE_ASSIGN_OR_RETURN(executor_, GraphExecutor::create(std::move(graph), storage_, limits, execution_, faults));
+  PROLOGUE_ASSIGN_OR_RETURN(executor_, GraphExecutor::create(std::move(graph), storage_, limits, execution_, faults, communicator_));
   return {};
 }
 
@@ -248,7 +249,7 @@ Status ModelRunner::run_step(const StepBatch& batch, int64_t top_logprobs) {
   const bool one_each = batch.num_decode_seqs() == batch.num_seqs() && batch.num_seqs() == batch.num_tokens() &&
                         batch.num_seqs() == batch.num_logit_rows() && batch.num_seqs() > 0;
   const int64_t pad_to = one_each && capture_ ? std::min(sequence_bucket(batch.num_seqs()), limits().max_seqs) : 0;
-  PROLOGUE_ASSIGN_OR_RETURN(const StepInputs step, (one_each ? decode_arrays_ : prompt_arrays_).upload(batch, execution_, pad_to));
+  PROLOGUE_ASSIGN_OR_RETURN(const StepInputs step, (one_each ? decode_arrays_ : prompt_arrays_).upload(batch, execution_, pad_to, model_.shard.rank));
   if (batch.has_tokens_from()) {
     TakeTokensParams params;
     params.num_tokens = batch.num_tokens();

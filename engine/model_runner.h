@@ -95,7 +95,9 @@ class ModelRunner {
   // invalid_argument: page_size or a number of pages is below 1, another size negative, or the model's windows are bad (layer_groups).
   // unsupported: positions are moved by rope sets, but something in the graph computes with them (QueryScale by position, a rope without
   // a table).
-  static Result<std::unique_ptr<ModelRunner>> create(const Model& model, const RunnerConfig& config, const Execution& execution);
+  //   communicator: of the rank whose part the model is (Model::shard); must outlive the runner
+  static Result<std::unique_ptr<ModelRunner>> create(const Model& model, const RunnerConfig& config, const Execution& execution,
+                                                     Communicator* communicator = nullptr);
 
   const KvStorage& storage() const { return storage_; }
   const Graph& graph() const { return executor_->graph(); }
@@ -105,6 +107,8 @@ class ModelRunner {
   const LayerGroups& groups() const { return groups_; }
   // Sequences of a step have a set, and the rope positions in the batch are moved by its first row. A step makes the rows that are missing.
   RopeSets& rope_sets() { return rope_sets_; }
+  // Makes the rows of a set, unless it is filled, and marks it as filled.
+  Status fill_rope_set(RopeSet& set);
   int64_t activation_bytes() const {
     return executor_->plan().total_bytes + (few_tokens_ == nullptr ? 0 : few_tokens_->plan().total_bytes);
   }
@@ -146,10 +150,10 @@ class ModelRunner {
     int64_t tokens, row_faults, seq_faults, logprobs, ids, end;
   };
   explicit ModelRunner(const Model& model) : model_(model) {}
-  static Result<std::unique_ptr<ModelRunner>> make(const Model& model, const RunnerConfig& config, const Execution& execution);
+  static Result<std::unique_ptr<ModelRunner>> make(const Model& model, const RunnerConfig& config, const Execution& execution,
+                                                   Communicator* communicator);
   Status make_results(const StepLimits& limits);
   Status make_rope_rows(int64_t context, int64_t max_seqs);
-  Status fill_rope_set(RopeSet& set);
   Status check_room() const;
   Status run_step(const StepBatch& batch, int64_t top_logprobs);
   Status run(StepInputs step, int64_t top_logprobs);
@@ -168,6 +172,7 @@ class ModelRunner {
 
   const Model& model_;
   Execution execution_;
+  Communicator* communicator_ = nullptr;
   bool profile_enabled_ = false;
   bool capture_ = false;
   LayerGroups groups_;

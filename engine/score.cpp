@@ -75,7 +75,7 @@ Result<Score> Engine::run_score(std::span<const int32_t> prompt, std::span<const
     const int64_t without_logits =
         std::max<int64_t>(0, scored.num_prompt - 1 - at);                    // of the prompt only those of its last token
     PROLOGUE_ASSIGN_OR_RETURN(const int64_t room, cache_->room(scored.id));  // of layers with a window: of this step
-    const int64_t count = std::min({runner_->limits().max_tokens, std::max<int64_t>(room, 1),
+    const int64_t count = std::min({runner_->front().limits().max_tokens, std::max<int64_t>(room, 1),
                                     without_logits > 0 ? without_logits : std::min(kScoreRows, end - at)});
     const int64_t num_rows = without_logits > 0 ? 0 : count;
     PROLOGUE_RETURN_IF_ERROR(score_step(scored, at, count, num_rows, logits));

@@ -19,6 +19,8 @@ namespace cuda {
 
 Status check_gpu() { return unsupported("device is cuda, but this build has no CUDA kernels (it was configured without nvcc)"); }
 Result<std::string> gpu_name() { return check_gpu(); }
+Result<int32_t> num_gpus() { return check_gpu(); }
+Status use_gpu(int32_t) { return check_gpu(); }
 Result<CUstream_st*> create_stream() { return check_gpu(); }
 void destroy_stream(CUstream_st*) {}
 

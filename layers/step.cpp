@@ -65,6 +65,7 @@ void StepBatch::clear() {
   table_ends_.clear();
   logit_rows_.clear();
   sampling_rows_.clear();
+  sampling_arrays_.clear();
   num_decode_seqs_ = 0;
   max_seqlen_q_ = 0;
   max_seq_len_ = 0;
@@ -157,6 +158,15 @@ void StepBatch::add_logit_row(int64_t token) {
 
 void StepBatch::set_sampling(int64_t row, const SamplingRow& sampling) {
   if (check_index("row of logits", row, num_logit_rows())) sampling_rows_[static_cast<size_t>(row)] = sampling;
+}
+
+void StepBatch::set_sampling_arrays(int64_t row, int64_t rank, int32_t* counts, const float* bias) {
+  if (!check_index("row of logits", row, num_logit_rows())) return;
+  const Status status = catch_out_of_memory([&]() -> Status {
+    sampling_arrays_.push_back({row, rank, counts, bias});
+    return {};
+  });
+  if (!status.ok()) status_ = status;
 }
 
 void StepBatch::set_token_from(int64_t token, int32_t row) {
@@ -277,7 +287,7 @@ Status StepBuffers::check_fits(const StepBatch& batch, int64_t pad_to) const {
 }
 
 // `host` has arrays and counts, padding included.
-void StepBuffers::fill(const StepBatch& batch, const StepInputs& host) const {
+void StepBuffers::fill(const StepBatch& batch, const StepInputs& host, int64_t rank) const {
   const auto fill_array = [](auto* to, const auto& from, int64_t count, auto padding) {
     std::fill(std::copy(from.begin(), from.end(), to), to + count, padding);
   };
@@ -294,6 +304,11 @@ void StepBuffers::fill(const StepBatch& batch, const StepInputs& host) const {
   fill_array(host.seq_lens, batch.seq_lens_, host.num_seqs, 0);
   fill_array(host.logit_rows, batch.logit_rows_, host.num_logit_rows, 0);
   fill_array(host.sampling_rows, batch.sampling_rows_, host.num_logit_rows, SamplingRow());
+  for (const StepBatch::SamplingArrays& each : batch.sampling_arrays_) {
+    if (each.rank != rank) continue;
+    host.sampling_rows[each.row].counts = each.counts;
+    host.sampling_rows[each.row].bias = each.bias;
+  }
   // In memory the tables of all groups and sequences follow each other, as they do in the batch.
   int32_t* row = host.block_table[0];
   size_t begin = 0;
@@ -305,7 +320,7 @@ void StepBuffers::fill(const StepBatch& batch, const StepInputs& host) const {
   }
 }
 
-Result<StepInputs> StepBuffers::upload(const StepBatch& batch, const Execution& execution, int64_t pad_to) {
+Result<StepInputs> StepBuffers::upload(const StepBatch& batch, const Execution& execution, int64_t pad_to, int64_t rank) {
   PROLOGUE_RETURN_IF_ERROR(check_fits(batch, pad_to));
   const auto set_counts = [&](StepInputs& step) {
     step.num_tokens = std::max(batch.num_tokens(), pad_to);
@@ -320,7 +335,7 @@ Result<StepInputs> StepBuffers::upload(const StepBatch& batch, const Execution& 
   StepInputs host = arrays_at(staging), step = arrays_at(device_.data());
   set_counts(host);
   set_counts(step);
-  fill(batch, host);
+  fill(batch, host, rank);
   // The block tables of sequences that do not exist are not copied.
   const int64_t num_bytes = offsets_.block_tables + batch.num_seqs() * step.block_table_stride * 4;
   PROLOGUE_RETURN_IF_ERROR(staging_.copy_to_device(device_.data(), num_bytes, execution));

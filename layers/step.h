@@ -94,6 +94,8 @@ class PROLOGUE_API StepBatch {
   void add_logit_row(int64_t token);
   // Sets how a row of logits is sampled (initially greedily): 0 <= row < num_logit_rows().
   void set_sampling(int64_t row, const SamplingRow& sampling);
+  // Sets the arrays of a row that lie in the memory of another rank than 0, which set_sampling() is for (kernels/collective).
+  void set_sampling_arrays(int64_t row, int64_t rank, int32_t* counts, const float* bias);
   // Sets the rope position of a token of the batch on one axis (initially its cache position on each axis). Its cache position does
   // not change.
   //   0 <= token < num_tokens(), 0 <= axis < num_position_axes
@@ -127,6 +129,12 @@ class PROLOGUE_API StepBatch {
   std::vector<size_t> table_ends_;  // and where each of them ends
   std::vector<int32_t> logit_rows_;
   std::vector<SamplingRow> sampling_rows_;
+  struct SamplingArrays {
+    int64_t row, rank;
+    int32_t* counts;
+    const float* bias;
+  };
+  std::vector<SamplingArrays> sampling_arrays_;  // of other ranks than 0
   int64_t num_decode_seqs_ = 0;
   int64_t max_seqlen_q_ = 0;
   int64_t max_seq_len_ = 0;
@@ -154,9 +162,9 @@ class PROLOGUE_API StepBuffers {
 
   // Copies in stream order, after waiting for the copy of the previous upload. The StepInputs are valid until the next upload. A CUDA
   // graph may capture it (StagingBuffer in kernels/base/memory.h). Tokens, sequences and rows of logits beyond those of the batch are
-  // padding, up to `pad_to` of each: token 0, position -1, slot -1, an empty sequence, a greedy row. Errors: those of the batch;
-  // invalid_argument: the batch or the padding is larger than these buffers.
-  Result<StepInputs> upload(const StepBatch& batch, const Execution& execution, int64_t pad_to = 0);
+  // padding, up to `pad_to` of each: token 0, position -1, slot -1, an empty sequence, a greedy row. rank: whose arrays the rows that are
+  // sampled have. Errors: those of the batch; invalid_argument: the batch or the padding is larger than these buffers.
+  Result<StepInputs> upload(const StepBatch& batch, const Execution& execution, int64_t pad_to = 0, int64_t rank = 0);
 
  private:
   // Where the arrays begin, in bytes.
@@ -165,7 +173,7 @@ class PROLOGUE_API StepBuffers {
   };
   static Offsets lay_out(const StepSizes& sizes);
   Status check_fits(const StepBatch& batch, int64_t pad_to) const;
-  void fill(const StepBatch& batch, const StepInputs& host) const;
+  void fill(const StepBatch& batch, const StepInputs& host, int64_t rank) const;
   // Returns the arrays in memory that begins at `base`.
   StepInputs arrays_at(void* base) const;
 

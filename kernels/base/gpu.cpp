@@ -12,6 +12,13 @@ Status check_gpu() { return cuda::check_gpu(); }
 Result<std::string> gpu_name() {
   return catch_out_of_memory([] { return cuda::gpu_name(); });
 }
+Result<int32_t> num_gpus() { return cuda::num_gpus(); }
+
+Status use_gpu(int32_t gpu) {
+  PROLOGUE_ASSIGN_OR_RETURN(const int32_t count, num_gpus());
+  if (gpu < 0 || gpu >= count) return invalid_argument("GPU ", gpu, ": this process sees ", count, ", numbered from 0");
+  return cuda::use_gpu(gpu);
+}
 
 Result<Stream> Stream::create() {
   Stream stream;

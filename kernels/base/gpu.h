@@ -15,6 +15,12 @@ PROLOGUE_API Status check_gpu();
 // Returns the GPU's name, for example "NVIDIA H200", or the error of check_gpu() without a usable GPU.
 PROLOGUE_API Result<std::string> gpu_name();
 
+// Returns how many GPUs this process sees, or the error of check_gpu() if it can use none.
+PROLOGUE_API Result<int32_t> num_gpus();
+
+// Makes a GPU the current CUDA device of the calling thread. invalid_argument: there is none of this number.
+PROLOGUE_API Status use_gpu(int32_t gpu);
+
 // Owns a CUDA stream. It can be moved, not copied.
 class PROLOGUE_API Stream {
  public:

@@ -58,6 +58,18 @@ Result<std::string> gpu_name() {
   return std::string(properties.name);
 }
 
+Result<int32_t> num_gpus() {
+  PROLOGUE_RETURN_IF_ERROR(check_gpu());
+  int count = 0;
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaGetDeviceCount(&count));
+  return static_cast<int32_t>(count);
+}
+
+Status use_gpu(int32_t gpu) {
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaSetDevice(gpu));
+  return {};
+}
+
 Result<cudaStream_t> create_stream() {
   PROLOGUE_RETURN_IF_ERROR(check_gpu());
   cudaStream_t stream = nullptr;

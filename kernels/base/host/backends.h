@@ -14,6 +14,8 @@ namespace prologue::cuda {
 
 Status check_gpu();
 Result<std::string> gpu_name();
+Result<int32_t> num_gpus();
+Status use_gpu(int32_t gpu);
 Result<CUstream_st*> create_stream();
 void destroy_stream(CUstream_st* stream);
 

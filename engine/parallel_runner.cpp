@@ -1,0 +1,71 @@
+#include <prologue/engine/parallel_runner.h>
+
+#include <algorithm>
+
+namespace prologue {
+
+Result<std::unique_ptr<ParallelRunner>> ParallelRunner::create(Ranks& ranks, const std::vector<Model>& models,
+                                                               const RunnerConfig& config) {
+  std::unique_ptr<ParallelRunner> parallel(new ParallelRunner(ranks));
+  parallel->runners_.resize(models.size());
+  PROLOGUE_RETURN_IF_ERROR(ranks.run([&](int64_t r) -> Status {
+    const auto index = static_cast<size_t>(r);
+    PROLOGUE_ASSIGN_OR_RETURN(parallel->runners_[index],
+                              ModelRunner::create(models[index], config, ranks.execution(r), ranks.communicator(r)));
+    return {};
+  }));
+  return parallel;
+}
+
+Status ParallelRunner::enqueue(const StepBatch& batch, int64_t top_logprobs) {
+  PROLOGUE_RETURN_IF_ERROR(batch.status());  // would be every rank's
+  // Rank 0 notes in the sets which rows it has made. The others make the same ones.
+  std::vector<RopeSet> missing;
+  if (num_ranks() > 1) {
+    for (const RopeSet& set : rope_sets().sets()) {
+      if (!set.filled) missing.push_back(set);
+    }
+  }
+  return ranks_.run_together([&](int64_t r) -> Status {
+    if (r > 0) {
+      for (RopeSet set : missing) PROLOGUE_RETURN_IF_ERROR(of(r).fill_rope_set(set));
+    }
+    return of(r).enqueue(batch, top_logprobs);
+  });
+}
+
+Status ParallelRunner::enqueue_next(int64_t max_seq_len, int64_t top_logprobs) {
+  return ranks_.run_together([&](int64_t r) { return of(r).enqueue_next(max_seq_len, top_logprobs); });
+}
+
+Result<StepResults> ParallelRunner::read() {
+  if (num_ranks() == 1) return of(0).read();
+  std::vector<Result<StepResults>> results;
+  results.reserve(runners_.size());
+  for (int64_t r = 0; r < num_ranks(); ++r) results.push_back(of(r).read());
+  PROLOGUE_RETURN_IF_ERROR(ranks_.status());
+  for (int64_t r = 0; r < num_ranks(); ++r) {
+    const Result<StepResults>& own = results[static_cast<size_t>(r)];
+    if (!own.ok()) {
+      ranks_.abort(error_status(own.status().code(), "rank ", r, ": ", own.status().message()));
+      return ranks_.status();
+    }
+    const auto& first = results.front()->tokens;
+    for (size_t row = 0; row < first.size(); ++row) {
+      if (own->tokens[row] == first[row]) continue;
+      ranks_.abort(device_error("ranks 0 and ", r, " have sampled tokens ", first[row], " and ", own->tokens[row], " for row ", row,
+                                " of a step: they must be the same"));
+      return ranks_.status();
+    }
+  }
+  return results.front();
+}
+
+Status ParallelRunner::copy_pages(const std::vector<PageCopy>& copies) {
+  if (copies.empty()) return {};
+  return ranks_.run([&](int64_t r) { return of(r).copy_pages(copies); });
+}
+
+Status ParallelRunner::read_logits(std::vector<float>& logits) { return of(0).read_logits(logits); }
+
+}  // namespace prologue

@@ -1,0 +1,43 @@
+// Runs the parts of a model that the ranks have, step by step: a ModelRunner for each rank, and the same calls for all of them. All ranks
+// sample the same tokens, since they have the same logits; what is read is what rank 0 has.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include <prologue/engine/model_runner.h>
+#include <prologue/engine/ranks.h>
+
+namespace prologue {
+
+class ParallelRunner {
+ public:
+  // models: of each rank, its part (Model::shard). Both must outlive the runner. Errors: those of ModelRunner::create, on the first rank that
+  // has one.
+  static Result<std::unique_ptr<ParallelRunner>> create(Ranks& ranks, const std::vector<Model>& models, const RunnerConfig& config);
+
+  // Returns the runner of rank 0: its limits, its graphs, what it has counted.
+  const ModelRunner& front() const { return *runners_.front(); }
+  int64_t num_ranks() const { return static_cast<int64_t>(runners_.size()); }
+  // Of all ranks: sequences of a step have a set of these.
+  RopeSets& rope_sets() { return runners_.front()->rope_sets(); }
+
+  // These are as those of ModelRunner. The sampling rows of a batch with several ranks are by rank (StepBatch).
+  Status enqueue(const StepBatch& batch, int64_t top_logprobs = -1);
+  Status enqueue_next(int64_t max_seq_len, int64_t top_logprobs = -1);
+  // device_error, which ends the group: the ranks have not sampled the same tokens.
+  Result<StepResults> read();
+  Status copy_pages(const std::vector<PageCopy>& copies);
+  Status read_logits(std::vector<float>& logits);
+  ModelRunner::Profile take_profile() { return runners_.front()->take_profile(); }
+
+ private:
+  explicit ParallelRunner(Ranks& ranks) : ranks_(ranks) {}
+  ModelRunner& of(int64_t rank) { return *runners_[static_cast<size_t>(rank)]; }
+
+  Ranks& ranks_;
+  std::vector<std::unique_ptr<ModelRunner>> runners_;
+};
+
+}  // namespace prologue

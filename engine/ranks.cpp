@@ -1,0 +1,124 @@
+#include <prologue/engine/ranks.h>
+
+#include <algorithm>
+
+#include <prologue/kernels/base/out_of_memory.h>
+
+namespace prologue {
+
+Result<std::unique_ptr<Ranks>> Ranks::create(Device device, int64_t num_ranks, int32_t num_threads) {
+  return catch_out_of_memory([&]() -> Result<std::unique_ptr<Ranks>> {
+    if (num_ranks < 1 || num_ranks > kMaxRanks)
+      return invalid_argument("the number of ranks is ", num_ranks, ": it must be between 1 and ", kMaxRanks);
+    std::unique_ptr<Ranks> ranks(new Ranks());
+    ranks->ranks_.resize(static_cast<size_t>(num_ranks));
+    std::vector<std::unique_ptr<Communicator>> communicators(static_cast<size_t>(num_ranks));
+    if (num_ranks > 1) {
+      if (device == Device::cuda) {
+        PROLOGUE_ASSIGN_OR_RETURN(const int32_t count, num_gpus());
+        if (count < num_ranks) return invalid_argument(num_ranks, " ranks need as many GPUs: this process sees ", count);
+      }
+      PROLOGUE_ASSIGN_OR_RETURN(communicators, create_communicators(device, num_ranks));
+    }
+    for (int64_t r = 0; r < num_ranks; ++r) {
+      Rank& rank = ranks->ranks_[static_cast<size_t>(r)];
+      rank.execution.device = device;
+      rank.execution.num_threads = std::max(1, num_threads / static_cast<int32_t>(num_ranks));
+      rank.communicator = std::move(communicators[static_cast<size_t>(r)]);
+    }
+    PROLOGUE_RETURN_IF_ERROR(ranks->start());
+    return ranks;
+  });
+}
+
+Status Ranks::start() {
+  for (int64_t r = 1; r < size(); ++r) {
+    try {
+      ranks_[static_cast<size_t>(r)].thread = std::thread([this, r] { serve(r); });
+    } catch (const std::system_error&) {
+      return resource_exhausted("the system has no thread for rank ", r);
+    }
+  }
+  if (execution(0).device == Device::cpu) return {};
+  return run([this](int64_t r) -> Status {
+    Rank& rank = ranks_[static_cast<size_t>(r)];
+    PROLOGUE_ASSIGN_OR_RETURN(rank.stream, Stream::create());
+    rank.execution.stream = rank.stream.get();
+    return {};
+  });
+}
+
+Ranks::~Ranks() {
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+    begin_.notify_all();
+  }
+  for (Rank& rank : ranks_) {
+    if (rank.thread.joinable()) rank.thread.join();
+  }
+}
+
+Status Ranks::status() const { return size() == 1 ? Status() : ranks_.front().communicator->status(); }
+
+void Ranks::abort(const Status& status) {
+  if (size() > 1) ranks_.front().communicator->abort(status);
+}
+
+Status Ranks::run_one(int64_t r, const Work& work) {
+  const bool on_gpu = execution(r).device == Device::cuda;
+  Status status = on_gpu ? use_gpu(static_cast<int32_t>(r)) : Status();
+  if (status.ok()) status = catch_out_of_memory([&] { return work(r); });
+  if (status.ok()) return {};
+  return error_status(status.code(), "rank ", r, on_gpu ? str_cat(" (GPU ", r, ")") : "", ": ", status.message());
+}
+
+Status Ranks::run_together(const Work& work) {
+  if (size() == 1) return run(work);
+  PROLOGUE_RETURN_IF_ERROR(status());
+  const Status failed = run([&](int64_t r) {
+    const Status status = catch_out_of_memory([&] { return work(r); });
+    if (!status.ok() && this->status().ok()) abort(error_status(status.code(), "rank ", r, ": ", status.message()));
+    return status;
+  });
+  const Status ended = status();
+  return ended.ok() ? failed : ended;
+}
+
+void Ranks::serve(int64_t r) {
+  for (uint64_t done = 0;;) {
+    const Work* work = nullptr;
+    {
+      std::unique_lock lock(mutex_);
+      begin_.wait(lock, [&] { return ends_ || number_ != done; });
+      if (ends_) return;
+      done = number_;
+      work = work_;
+    }
+    ranks_[static_cast<size_t>(r)].status = run_one(r, *work);
+    const std::lock_guard lock(mutex_);
+    if (--num_working_ == 0) end_.notify_one();
+  }
+}
+
+Status Ranks::run(const Work& work) {
+  if (size() == 1) return catch_out_of_memory([&] { return work(0); });
+  {
+    const std::lock_guard lock(mutex_);
+    work_ = &work;
+    num_working_ = size() - 1;
+    ++number_;
+    begin_.notify_all();
+  }
+  ranks_[0].status = run_one(0, work);
+  {
+    std::unique_lock lock(mutex_);
+    end_.wait(lock, [&] { return num_working_ == 0; });
+  }
+  for (Rank& rank : ranks_) {
+    if (const Status result = std::exchange(rank.status, {}); !result.ok()) return result;
+  }
+  return {};
+}
+
+}  // namespace prologue
