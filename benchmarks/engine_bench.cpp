@@ -76,9 +76,11 @@ class EngineBench {
     result_["weights"] = engine_->weight_types();
     result_["fp8_activations"] = engine_->quantizes_activations();
     result_["weight_bytes"] = engine_->weight_bytes();
-    std::printf("%s\n%s, %s, weights as %s%s, loaded in %.1f s\n", device.c_str(), engine_->config().name.c_str(),
+    result_["ranks"] = engine_->num_ranks();
+    std::printf("%s\n%s, %s, weights as %s%s, ranks: %lld, loaded in %.1f s\n", device.c_str(), engine_->config().name.c_str(),
                 dtype_name(engine_->dtype()), engine_->weight_types().c_str(),
-                engine_->quantizes_activations() ? ", prompts with fp8 activations" : "", engine_->load_seconds());
+                engine_->quantizes_activations() ? ", prompts with fp8 activations" : "", static_cast<long long>(engine_->num_ranks()),
+                engine_->load_seconds());
 
     using Section = Status (EngineBench::*)();
     const std::vector<std::pair<std::string, Section>> sections = {{"first-token", &EngineBench::first_token},
@@ -479,6 +481,7 @@ int main_of(int argc, char** argv) {
   app.add_option("--activations", activations, "of prompts, with weights that stay float8: auto, as the model's files say")
       ->check(CLI::IsMember({"auto", "16bit", "fp8"}));
   app.add_option("--threads", options.engine.num_threads, "CPU threads; 0 = one per CPU")->check(CLI::NonNegativeNumber);
+  app.add_option("--tensor-parallel", options.engine.tensor_parallel, "ranks that share the model")->check(CLI::PositiveNumber);
   app.add_option("--parallel", options.engine.max_seqs, "sequences of one step; 0 = the engine's choice")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--kv-memory", options.engine.kv_memory, "bytes of the KV cache, 4GiB for example; 0 = the engine's choice")

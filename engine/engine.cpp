@@ -14,7 +14,6 @@
 #include <prologue/engine/gguf/tokenizer_data.h>
 #include <prologue/engine/huggingface/model_directory.h>
 #include <prologue/engine/huggingface/tokenizer_files.h>
-#include <prologue/engine/model/load_model.h>
 #include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/kernels/internal/run.h>
@@ -133,7 +132,8 @@ Result<std::unique_ptr<Engine>> Engine::make(const EngineOptions& options) {
   PROLOGUE_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, prepare(options));
   PROLOGUE_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(options.model_path));
   const Checkpoint& file = *checkpoint;
-  PROLOGUE_RETURN_IF_ERROR(engine->load_models(file));
+  const ModelOptions choices{options.hadamard_block, options.v_hadamard_block, *engine->options_.keep_quantized};
+  PROLOGUE_ASSIGN_OR_RETURN(engine->models_, load_parts(file, *engine->options_.dtype, *engine->ranks_, options.on_load, choices));
   PROLOGUE_ASSIGN_OR_RETURN(TokenizerData data, read_tokenizer(file));
   auto tokenizer = Tokenizer::create(std::move(data));
   if (!tokenizer.ok()) return error_status(tokenizer.status().code(), file.path(), ": ", tokenizer.status().message());
@@ -142,23 +142,6 @@ Result<std::unique_ptr<Engine>> Engine::make(const EngineOptions& options) {
   PROLOGUE_RETURN_IF_ERROR(engine->start());
   engine->load_seconds_ = seconds_since(start);
   return engine;
-}
-
-// Loads each rank's part. A checkpoint notes what was read of it, so every rank opens one.
-Status Engine::load_models(const Checkpoint& of_rank_0) {
-  models_.resize(static_cast<size_t>(ranks_->size()));
-  return ranks_->run([&](int64_t rank) -> Status {
-    ModelOptions choices{options_.hadamard_block, options_.v_hadamard_block, *options_.keep_quantized};
-    choices.shard = {rank, ranks_->size()};
-    std::unique_ptr<Checkpoint> own;
-    if (rank > 0) {
-      PROLOGUE_ASSIGN_OR_RETURN(own, Checkpoint::open(options_.model_path));
-    }
-    const auto on_load = rank == 0 ? options_.on_load : nullptr;
-    PROLOGUE_ASSIGN_OR_RETURN(models_[static_cast<size_t>(rank)], load_model(rank == 0 ? of_rank_0 : *own, *options_.dtype,
-                                                                             ranks_->execution(rank), on_load, choices));
-    return {};
-  });
 }
 
 int64_t Engine::weight_bytes() const {

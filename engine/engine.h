@@ -146,6 +146,7 @@ class Engine {
   const ModelConfig& config() const { return model().config; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   Device device() const { return execution_.device; }
+  int64_t num_ranks() const { return ranks_->size(); }
   DType dtype() const { return model().dtype; }
   // Returns the formats of the matrices that are kept quantised, or an empty list if there are none.
   const std::vector<WeightFormat>& weight_formats() const { return model().weight_formats; }
@@ -208,7 +209,6 @@ class Engine {
   Status check_process() const;
   static Result<std::unique_ptr<Engine>> prepare(const EngineOptions& options);
   static Result<std::unique_ptr<Engine>> make(const EngineOptions& options);
-  Status load_models(const Checkpoint& of_rank_0);
   Status fill_in_defaults();
   Status start();
   Status make_runner();

@@ -6,10 +6,16 @@
 #include <memory>
 #include <vector>
 
+#include <prologue/engine/model/load_model.h>
 #include <prologue/engine/model_runner.h>
 #include <prologue/engine/ranks.h>
 
 namespace prologue {
+
+// Loads each rank's part of a model, on its device: load_model with the shard set. A checkpoint notes what was read of it, so the other ranks
+// open the one at checkpoint.path() again. `progress` is told what rank 0 has loaded.
+Result<std::vector<Model>> load_parts(const Checkpoint& checkpoint, DType dtype, Ranks& ranks, std::function<void(double)> progress,
+                                      ModelOptions options);
 
 class ParallelRunner {
  public:

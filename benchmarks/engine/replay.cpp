@@ -5,7 +5,7 @@
 #include <thread>
 
 #include <prologue/engine/checkpoint/checkpoint.h>
-#include <prologue/engine/model/load_model.h>
+#include <prologue/engine/parallel_runner.h>
 #include <prologue/kernels/base/divide_up.h>
 
 #include "benchmarks/engine/workload.h"
@@ -19,7 +19,7 @@ constexpr int64_t kWarmUp = 16;
 // Sequence i has the pages from i * pages_per_seq on.
 class Decode {
  public:
-  Decode(ModelRunner& runner, int64_t page_size, int64_t num_seqs, int64_t pages_per_seq, int64_t max_tokens)
+  Decode(ParallelRunner& runner, int64_t page_size, int64_t num_seqs, int64_t pages_per_seq, int64_t max_tokens)
       : runner_(runner), page_size_(page_size), num_seqs_(num_seqs), max_tokens_(max_tokens) {
     for (int64_t i = 0; i < num_seqs; ++i) {
       tables_.emplace_back();
@@ -64,7 +64,7 @@ class Decode {
  private:
   const std::vector<int32_t>& table(int64_t i) const { return tables_[static_cast<size_t>(i)]; }
 
-  ModelRunner& runner_;
+  ParallelRunner& runner_;
   int64_t page_size_, num_seqs_, max_tokens_, length_ = 0;
   std::vector<std::vector<int32_t>> tables_;
 };
@@ -72,20 +72,16 @@ class Decode {
 }  // namespace
 
 Result<std::vector<double>> time_decode_steps(const EngineOptions& options, std::span<const int64_t> batches, int64_t context) {
-  Execution execution;
-  execution.device = options.device.value_or(check_gpu().ok() ? Device::cuda : Device::cpu);
-  execution.num_threads =
+  const Device device = options.device.value_or(check_gpu().ok() ? Device::cuda : Device::cpu);
+  const bool on_gpu = device == Device::cuda;
+  const int32_t num_threads =
       options.num_threads > 0 ? options.num_threads : std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
-  const bool on_gpu = execution.device == Device::cuda;
-  Stream stream;
-  if (on_gpu) {
-    PROLOGUE_ASSIGN_OR_RETURN(stream, Stream::create());
-    execution.stream = stream.get();
-  }
+  PROLOGUE_ASSIGN_OR_RETURN(const std::unique_ptr<Ranks> ranks, Ranks::create(device, options.tensor_parallel, num_threads));
   PROLOGUE_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(options.model_path));
   const ModelOptions weights{.keep_quantized = options.keep_quantized.value_or(!on_gpu && !options.dtype)};
-  PROLOGUE_ASSIGN_OR_RETURN(const Model model, load_model(*checkpoint, options.dtype.value_or(on_gpu ? DType::bf16 : DType::f32),
-                                                          execution, {}, weights));
+  const DType dtype = options.dtype.value_or(on_gpu ? DType::bf16 : DType::f32);
+  PROLOGUE_ASSIGN_OR_RETURN(const std::vector<Model> models, load_parts(*checkpoint, dtype, *ranks, {}, weights));
+  const ModelConfig& model = models.front().config;
 
   const int64_t num_steps = on_gpu ? 128 : 16;
   const int64_t longest = context + num_steps + kWarmUp;
@@ -94,14 +90,14 @@ Result<std::vector<double>> time_decode_steps(const EngineOptions& options, std:
   config.page_size = options.page_size;
   config.max_seqs = config.max_logit_rows = *std::max_element(batches.begin(), batches.end());
   config.num_pages = pages_per_seq * config.max_seqs;
-  config.max_seq_len = model.config.context_length;
+  config.max_seq_len = model.context_length;
   config.max_tokens = std::max<int64_t>(512, config.max_seqs);
   config.capture = options.cuda_graphs;
-  PROLOGUE_ASSIGN_OR_RETURN(const auto runner, ModelRunner::create(model, config, execution));
+  PROLOGUE_ASSIGN_OR_RETURN(const auto runner, ParallelRunner::create(*ranks, models, config));
   std::vector<double> seconds;
   for (const int64_t batch : batches) {
     Decode decode(*runner, options.page_size, batch, pages_per_seq, config.max_tokens);
-    PROLOGUE_RETURN_IF_ERROR(decode.prefill(context - num_steps / 2, model.config.vocab_size));
+    PROLOGUE_RETURN_IF_ERROR(decode.prefill(context - num_steps / 2, model.vocab_size));
     PROLOGUE_RETURN_IF_ERROR(decode.run(num_steps).status());  // captures the steps
     PROLOGUE_ASSIGN_OR_RETURN(const double each, decode.run(num_steps));
     seconds.push_back(each);

@@ -9,7 +9,7 @@
 
 namespace prologue::bench {
 
-// Returns the seconds of one greedy decode step of each of `batches` sequences, around `context` tokens each, by ModelRunner: two steps are
+// Returns the seconds of one greedy decode step of each of `batches` sequences, around `context` tokens each, by ParallelRunner: two steps are
 // in flight, as in the engine, so a GPU never waits for the host. `options` is that of the engine: its model, types and graphs. The model
 // is loaded for the call.
 Result<std::vector<double>> time_decode_steps(const EngineOptions& options, std::span<const int64_t> batches, int64_t context);

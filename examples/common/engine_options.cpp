@@ -72,6 +72,8 @@ EngineFlags::EngineFlags(Flags& flags, EngineOptions& options, const std::string
                               "Hadamard transform of Q and K in blocks of N channels: a quantised K loses less; 0 = off"),
         flags.number<int64_t>("--v-hadamard-block", options.v_hadamard_block, {0, 512, "0 = off"},
                               "the same of V, undone on attention's output; 0 = off"),
+        flags.number<int64_t>("--tensor-parallel", options.tensor_parallel, {1, kMaxRanks},
+                              "ranks that share the model: so many GPUs, or on the CPU so many groups of threads"),
         flags.number<int64_t>("--page-size", options.page_size, {1, 1024}, "tokens per page of the KV cache"),
         context_,
         flags.size("--kv-memory", options.kv_memory, 0, "memory of the KV cache, such as 8G; 0 = chosen from what is free"),
@@ -125,7 +127,8 @@ std::string bytes_text(int64_t num_bytes) {
 
 std::string types_of(const Engine& engine) {
   return str_cat(dtype_name(engine.dtype()), ", weights as ", engine.weight_types(), ", ", bytes_text(engine.weight_bytes()),
-                 engine.quantizes_activations() ? ", prompts with fp8 activations" : "");
+                 engine.quantizes_activations() ? ", prompts with fp8 activations" : "",
+                 engine.num_ranks() > 1 ? str_cat(", on ", engine.num_ranks(), " ranks") : "");
 }
 
 std::vector<std::string> notes_about(const Engine& engine, int64_t asked_context) {

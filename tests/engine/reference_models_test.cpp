@@ -21,6 +21,7 @@
 
 #include "tests/support/gguf_of_checkpoint.h"
 #include "tests/support/reference_model.h"
+#include "tests/support/reference_run.h"
 #include "tests/support/safetensors_reader.h"
 #include "tests/support/source_path.h"
 #include "tests/support/tiny_model.h"
@@ -153,8 +154,7 @@ TEST(ReferenceComparison, ExpectsThatAChangeMovesTheLogits) {
 
 // ---- The engine ----
 
-constexpr int64_t kPageSize = 16, kPages = 16;
-constexpr int64_t kContext = kPageSize * kPages;
+constexpr int64_t kContext = test::kReferenceContext;
 
 struct Place {
   const char* name;
@@ -177,48 +177,14 @@ Result<Model> load_as_gguf(const std::string& folder) {
 
 // Runs prompts with a model, as the engine does.
 test::RunPrompt runner_of(const Model& model, Device device = Device::cpu) {
-  RunnerConfig config;
-  config.page_size = kPageSize;
-  config.num_pages = kPages;
-  config.max_tokens = 200;
-  config.max_logit_rows = 200;
-  config.max_seq_len = kContext;
   const auto stream = std::make_shared<Stream>();
   if (device == Device::cuda) *stream = Stream::create().value();
   Execution execution = {device};
   execution.stream = stream->get();
-  const std::shared_ptr<ModelRunner> runner = ModelRunner::create(model, config, execution).value();
-  const auto set = std::make_shared<RopeSet*>(nullptr);
-  return [stream, runner, set, &model](const ReferencePrompt& prompt, int64_t begin, int64_t end, std::span<const int64_t> rows) {
-    if (begin == 0) {
-      if (*set != nullptr) runner->rope_sets().release(**set);
-      const int64_t length = prompt.rope_length > 0 ? prompt.rope_length : static_cast<int64_t>(prompt.ids.size());
-      *set = runner->rope_sets().acquire(rope_length_class(model, length), kContext);
-    }
-    std::vector<int32_t> pages;  // in an order that is not that of the tokens
-    for (int32_t i = 0; i < kPages; ++i) pages.push_back((5 * i + 3) % kPages);
-    const auto num_groups = static_cast<int64_t>(runner->groups().windows.size());
-    const std::vector<const std::vector<int32_t>*> tables(static_cast<size_t>(num_groups), &pages);
-    StepBatch batch(model.num_position_axes, num_groups);
-    batch.add_sequence_of_groups(prompt.ids.data() + begin, end - begin, begin, tables.data(), kPageSize, 0);
-    for (const int64_t row : rows) batch.add_logit_row(row - begin);
-    for (int64_t axis = 0; axis < model.num_position_axes; ++axis) {
-      for (int64_t token = begin; token < end; ++token) {
-        const auto at = static_cast<size_t>(axis * static_cast<int64_t>(prompt.ids.size()) + token);
-        const int64_t position = prompt.positions.empty() ? token : prompt.positions[at];
-        batch.set_position(token - begin, axis, static_cast<int32_t>(position + (*set)->first_row));
-      }
-    }
-    std::vector<float> logits;
-    const Status enqueued = runner->enqueue(batch);
-    EXPECT_TRUE(enqueued.ok()) << enqueued.message();
-    if (!enqueued.ok()) return logits;
-    if (!rows.empty()) {
-      const Status status = runner->read_logits(logits);
-      EXPECT_TRUE(status.ok()) << status.message();
-    }
-    EXPECT_EQ(runner->read()->fault.code, FaultCode::none);
-    return logits;
+  const std::shared_ptr<ModelRunner> runner = ModelRunner::create(model, test::reference_runner_config(), execution).value();
+  return [stream, run = test::reference_run(model, runner, runner->groups())](const ReferencePrompt& prompt, int64_t begin,
+                                                                              int64_t end, std::span<const int64_t> rows) {
+    return run(prompt, begin, end, rows);
   };
 }
 
