@@ -133,7 +133,7 @@ Result<std::unique_ptr<Engine>> Engine::make(const EngineOptions& options) {
   PROLOGUE_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(options.model_path));
   const Checkpoint& file = *checkpoint;
   const ModelOptions choices{options.hadamard_block, options.v_hadamard_block, *engine->options_.keep_quantized};
-  PROLOGUE_ASSIGN_OR_RETURN(engine->models_, load_parts(file, *engine->options_.dtype, *engine->ranks_, options.on_load, choices));
+  PROLOGUE_ASSIGN_OR_RETURN(engine->models_, load_parts(file, options.model_path, *engine->options_.dtype, *engine->ranks_, options.on_load, choices));
   PROLOGUE_ASSIGN_OR_RETURN(TokenizerData data, read_tokenizer(file));
   auto tokenizer = Tokenizer::create(std::move(data));
   if (!tokenizer.ok()) return error_status(tokenizer.status().code(), file.path(), ": ", tokenizer.status().message());

@@ -4,15 +4,15 @@
 
 namespace prologue {
 
-Result<std::vector<Model>> load_parts(const Checkpoint& checkpoint, DType dtype, Ranks& ranks, std::function<void(double)> progress,
-                                      ModelOptions options) {
+Result<std::vector<Model>> load_parts(const Checkpoint& checkpoint, const std::string& path, DType dtype, Ranks& ranks,
+                                      std::function<void(double)> progress, const ModelOptions& options) {
   std::vector<Model> models(static_cast<size_t>(ranks.size()));
   PROLOGUE_RETURN_IF_ERROR(ranks.run([&](int64_t rank) -> Status {
     ModelOptions own = options;
     own.shard = {rank, ranks.size()};
     std::unique_ptr<Checkpoint> opened;
     if (rank > 0) {
-      PROLOGUE_ASSIGN_OR_RETURN(opened, Checkpoint::open(checkpoint.path()));
+      PROLOGUE_ASSIGN_OR_RETURN(opened, Checkpoint::open(path));
     }
     PROLOGUE_ASSIGN_OR_RETURN(models[static_cast<size_t>(rank)],
                               load_model(rank == 0 ? checkpoint : *opened, dtype, ranks.execution(rank),

@@ -13,9 +13,9 @@
 namespace prologue {
 
 // Loads each rank's part of a model, on its device: load_model with the shard set. A checkpoint notes what was read of it, so the other ranks
-// open the one at checkpoint.path() again. `progress` is told what rank 0 has loaded.
-Result<std::vector<Model>> load_parts(const Checkpoint& checkpoint, DType dtype, Ranks& ranks, std::function<void(double)> progress,
-                                      ModelOptions options);
+// open that of the same path again. `progress` is told what rank 0 has loaded.
+Result<std::vector<Model>> load_parts(const Checkpoint& checkpoint, const std::string& path, DType dtype, Ranks& ranks,
+                                      std::function<void(double)> progress, const ModelOptions& options);
 
 class ParallelRunner {
  public:

@@ -80,7 +80,7 @@ Result<std::vector<double>> time_decode_steps(const EngineOptions& options, std:
   PROLOGUE_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(options.model_path));
   const ModelOptions weights{.keep_quantized = options.keep_quantized.value_or(!on_gpu && !options.dtype)};
   const DType dtype = options.dtype.value_or(on_gpu ? DType::bf16 : DType::f32);
-  PROLOGUE_ASSIGN_OR_RETURN(const std::vector<Model> models, load_parts(*checkpoint, dtype, *ranks, {}, weights));
+  PROLOGUE_ASSIGN_OR_RETURN(const std::vector<Model> models, load_parts(*checkpoint, options.model_path, dtype, *ranks, {}, weights));
   const ModelConfig& model = models.front().config;
 
   const int64_t num_steps = on_gpu ? 128 : 16;

@@ -40,7 +40,7 @@ struct ParallelModel {
     ParallelModel model;
     PROLOGUE_ASSIGN_OR_RETURN(model.ranks, Ranks::create(device, num_ranks, static_cast<int32_t>(num_ranks)));
     PROLOGUE_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(folder));
-    PROLOGUE_ASSIGN_OR_RETURN(model.models, load_parts(*checkpoint, dtype, *model.ranks, {}, {}));
+    PROLOGUE_ASSIGN_OR_RETURN(model.models, load_parts(*checkpoint, folder, dtype, *model.ranks, {}, {}));
     PROLOGUE_ASSIGN_OR_RETURN(model.runner, ParallelRunner::create(*model.ranks, model.models, test::reference_runner_config()));
     return model;
   }
