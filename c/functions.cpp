@@ -37,6 +37,10 @@
 #include <prologue/kernels/token_ops/logprobs.h>
 #include <prologue/kernels/token_ops/end_step.h>
 #include <prologue/kernels/token_ops/take_tokens.h>
+#include <prologue/kernels/collective/communicator.h>
+#include <prologue/c/communicators.h>
+#include <prologue/kernels/collective/all_reduce.h>
+#include <prologue/kernels/collective/all_gather.h>
 
 // A struct of C is used as that of C++, so both must have the same layout.
 #define PROLOGUE_STRUCT(c, cpp) \
@@ -114,9 +118,13 @@ PROLOGUE_SAME(prologue_logprobs_params, prologue::LogprobsParams)
 PROLOGUE_SAME(prologue_end_step_group, prologue::EndStepGroup)
 PROLOGUE_SAME(prologue_end_step_params, prologue::EndStepParams)
 PROLOGUE_SAME(prologue_take_tokens_params, prologue::TakeTokensParams)
+PROLOGUE_SAME(prologue_communicators_params, prologue::c::CommunicatorsParams)
+PROLOGUE_SAME(prologue_all_reduce_params, prologue::AllReduceParams)
+PROLOGUE_SAME(prologue_all_gather_params, prologue::AllGatherParams)
 PROLOGUE_SAME(prologue_rotary_plan, prologue::RotaryPlan)
 PROLOGUE_SAME(prologue_attention_prologue_plan, prologue::AttentionProloguePlan)
 PROLOGUE_SAME(prologue_gemm_context, prologue::GemmContext)
+PROLOGUE_SAME(prologue_communicator, prologue::Communicator)
 
 }  // namespace
 
@@ -182,6 +190,9 @@ void prologue_logprobs_params_init(prologue_logprobs_params* value) { initialize
 void prologue_end_step_group_init(prologue_end_step_group* value) { initialize<prologue::EndStepGroup>(value); }
 void prologue_end_step_params_init(prologue_end_step_params* value) { initialize<prologue::EndStepParams>(value); }
 void prologue_take_tokens_params_init(prologue_take_tokens_params* value) { initialize<prologue::TakeTokensParams>(value); }
+void prologue_communicators_params_init(prologue_communicators_params* value) { initialize<prologue::c::CommunicatorsParams>(value); }
+void prologue_all_reduce_params_init(prologue_all_reduce_params* value) { initialize<prologue::AllReduceParams>(value); }
+void prologue_all_gather_params_init(prologue_all_gather_params* value) { initialize<prologue::AllGatherParams>(value); }
 
 const char* prologue_status_name(prologue_status code) {
   return prologue::status_code_name(static_cast<prologue::StatusCode>(code));
@@ -694,8 +705,66 @@ prologue_status prologue_take_tokens(const prologue_take_tokens_params* params, 
   return call([&] { return prologue::take_tokens(cpp(*params), cpp(*execution)); });
 }
 
+prologue_device prologue_communicator_device(const prologue_communicator* communicator) {
+  if (communicator == nullptr) return {};
+  return static_cast<int32_t>(cpp(*communicator).device());
+}
+
+int64_t prologue_communicator_rank(const prologue_communicator* communicator) {
+  if (communicator == nullptr) return {};
+  return cpp(*communicator).rank();
+}
+
+int64_t prologue_communicator_num_ranks(const prologue_communicator* communicator) {
+  if (communicator == nullptr) return {};
+  return cpp(*communicator).num_ranks();
+}
+
+prologue_status prologue_create_communicators(const prologue_communicators_params* params, prologue_communicator** communicators) {
+  if (params == nullptr) return null_argument("prologue_create_communicators", "params");
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_create_communicators", "params", cpp(*params), "prologue_communicators_params_init");
+  return call([&] { return prologue::c::create_communicators(cpp(*params), reinterpret_cast<prologue::Communicator**>(communicators)); });
+}
+
+prologue_status prologue_communicator_abort(prologue_communicator* communicator, const char* message) {
+  if (communicator == nullptr) return null_argument("prologue_communicator_abort", "communicator");
+  return call([&] { return prologue::c::communicator_abort(cpp(*communicator), message); });
+}
+
+prologue_status prologue_communicator_status(const prologue_communicator* communicator) {
+  if (communicator == nullptr) return null_argument("prologue_communicator_status", "communicator");
+  return call([&] { return prologue::c::communicator_status(cpp(*communicator)); });
+}
+
+prologue_status prologue_all_reduce(const prologue_all_reduce_params* params, prologue_communicator* communicator, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_all_reduce", "params");
+  if (communicator == nullptr) return null_argument("prologue_all_reduce", "communicator");
+  if (execution == nullptr) return null_argument("prologue_all_reduce", "execution");
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_all_reduce", "params", cpp(*params), "prologue_all_reduce_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_all_reduce", "execution", cpp(*execution), "prologue_execution_init");
+  return call([&] { return prologue::all_reduce(cpp(*params), cpp(*communicator), cpp(*execution)); });
+}
+
+prologue_status prologue_all_gather_workspace_bytes(const prologue_all_gather_params* params, const prologue_communicator* communicator, int64_t* bytes) {
+  if (params == nullptr) return null_argument("prologue_all_gather_workspace_bytes", "params");
+  if (communicator == nullptr) return null_argument("prologue_all_gather_workspace_bytes", "communicator");
+  if (bytes == nullptr) return null_argument("prologue_all_gather_workspace_bytes", "bytes");
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_all_gather_workspace_bytes", "params", cpp(*params), "prologue_all_gather_params_init");
+  return call([&] { return *bytes = prologue::all_gather_workspace_bytes(cpp(*params), cpp(*communicator)), Status(); });
+}
+
+prologue_status prologue_all_gather(const prologue_all_gather_params* params, prologue_communicator* communicator, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_all_gather", "params");
+  if (communicator == nullptr) return null_argument("prologue_all_gather", "communicator");
+  if (execution == nullptr) return null_argument("prologue_all_gather", "execution");
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_all_gather", "params", cpp(*params), "prologue_all_gather_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_all_gather", "execution", cpp(*execution), "prologue_execution_init");
+  return call([&] { return prologue::all_gather(cpp(*params), cpp(*communicator), cpp(*execution)); });
+}
+
 void prologue_rotary_plan_destroy(prologue_rotary_plan* plan) { delete reinterpret_cast<prologue::RotaryPlan*>(plan); }
 void prologue_attention_prologue_plan_destroy(prologue_attention_prologue_plan* plan) { delete reinterpret_cast<prologue::AttentionProloguePlan*>(plan); }
 void prologue_gemm_context_destroy(prologue_gemm_context* context) { delete reinterpret_cast<prologue::GemmContext*>(context); }
+void prologue_communicator_destroy(prologue_communicator* communicator) { delete reinterpret_cast<prologue::Communicator*>(communicator); }
 
 }  // extern "C"

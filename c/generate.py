@@ -57,6 +57,10 @@ HEADERS = [
     ("kernels/token_ops/logprobs.h", True, None),
     ("kernels/token_ops/end_step.h", True, None),
     ("kernels/token_ops/take_tokens.h", True, None),
+    ("kernels/collective/communicator.h", False, ["kMaxRanks", "Communicator"]),
+    ("c/communicators.h", True, None),
+    ("kernels/collective/all_reduce.h", True, None),
+    ("kernels/collective/all_gather.h", True, None),
 ]
 # What C does not have, and why.
 OMITTED = {
@@ -79,9 +83,11 @@ RENAMED = {"StatusCode": "status", "DType": "dtype", "Activation": "activation_k
            "status_code_name": "status_name"}
 # Parts of comments that are about C++.
 IN_C = {"; index_view() makes one": "", " (views.h)": "", " of weight_format.h": " of prologue_weight_format",
-        "layers/rope makes": "prologue_rope_cos_sin makes"}
+        "layers/rope makes": "prologue_rope_cos_sin makes",
+        "abort() and status() may": "prologue_communicator_abort() and prologue_communicator_status() may",
+        "Communicator::status()": "prologue_communicator_status()"}
 # How a handle is called as an argument.
-HANDLES = {"GemmContext": "context", "RotaryPlan": "plan", "AttentionProloguePlan": "plan"}
+HANDLES = {"GemmContext": "context", "RotaryPlan": "plan", "AttentionProloguePlan": "plan", "Communicator": "communicator"}
 
 SCALARS = {"int64_t": "c_int64", "int32_t": "c_int32", "uint32_t": "c_uint32", "uint64_t": "c_uint64", "uint8_t": "c_uint8",
            "float": "c_float", "double": "c_double", "bool": "c_bool"}
@@ -200,7 +206,11 @@ class Struct:
         for line in d.lines[1:-1]:
             code = code_of(line).strip()
             if not code:
+                if not self.body and "//" not in line:
+                    continue
                 self.body.append("// " + line.strip()[3:] if "//" in line else "")
+                continue
+            if code.startswith("static constexpr "):  # a comment says the number
                 continue
             m = re.match(r"^(.+?[ *])(\w+)(?:\[(\w+)\])?(?: = (.+))?;$", code)
             if not m:
@@ -342,6 +352,9 @@ class Interface:
             if base == "CUstream_st":
                 return "struct CUstream_st*"
             return const + (base if base in SCALARS or base in ("void", "char") else c_name(base)) + "*"
+        handles = re.match(r"^(\w+)\*\*$", type_)  # an array of handles that the function makes
+        if handles and handles.group(1) in self.handles:
+            return c_name(handles.group(1)) + "**"
         if type_ in SCALARS:
             return type_
         if type_ in self.enums or type_ in self.structs:
@@ -651,6 +664,8 @@ def definition(api, f):
                 passed.append("cpp(*%s)" % name)
         elif type_ in api.enums:
             passed.append("static_cast<%s%s>(%s)" % (api.enums[type_].scope, type_, name))
+        elif type_.endswith("**"):
+            passed.append("reinterpret_cast<%s%s**>(%s)" % (api.handles[type_[:-2]].scope, type_[:-2], name))
         else:
             passed.append(name)
     if out:

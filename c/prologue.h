@@ -2465,6 +2465,123 @@ PROLOGUE_C_API prologue_status prologue_take_tokens(
     const prologue_take_tokens_params* params,
     const prologue_execution* execution);
 
+// ---- communicator ------------------------------------------------------------------------------------------------------------
+
+#define PROLOGUE_MAX_RANKS INT64_C(8)
+
+// One rank's end of its group. It belongs to the thread that runs the rank's operations; prologue_communicator_abort() and prologue_communicator_status() may be called from any.
+typedef struct prologue_communicator prologue_communicator;
+PROLOGUE_C_API prologue_device prologue_communicator_device(const prologue_communicator* communicator);
+PROLOGUE_C_API int64_t prologue_communicator_rank(const prologue_communicator* communicator);
+PROLOGUE_C_API int64_t prologue_communicator_num_ranks(const prologue_communicator* communicator);
+PROLOGUE_C_API void prologue_communicator_destroy(prologue_communicator* communicator);
+
+// ---- communicators -----------------------------------------------------------------------------------------------------------
+
+// The ranks of a tensor-parallel model, which exchange values by the operations of sections all_reduce and all_gather. A rank is one GPU, or some
+// threads of the CPU; a host thread of its own runs its operations. All ranks call the same collectives in the same order.
+//
+// On the CPU ranks exchange values in the memory of the process. On CUDA few bytes go by kernels of our own over peer memory, many by NCCL,
+// which is opened at run time (libnccl.so.2, or the library that the environment variable PROLOGUE_NCCL names).
+//
+// (In C++: kernels/collective/communicator.h, which these call.)
+
+typedef struct prologue_communicators_params {
+  prologue_device device;
+  int64_t num_ranks;        // 1 to PROLOGUE_MAX_RANKS
+  const int32_t* gpus;      // [num_ranks]; CUDA: the device of each rank; null: 0, 1, ...
+  double wait_seconds;      // = 10.0; a collective waits so long for another rank at most
+  int32_t use_nccl;         // = 1; CUDA; 0: only our own kernels, which need peer access
+  int32_t use_peer_memory;  // = 1; CUDA; 0: only NCCL
+  uint64_t reserved[8];     // zeros
+} prologue_communicators_params;
+PROLOGUE_C_API void prologue_communicators_params_init(prologue_communicators_params* value);
+
+// Returns the communicators of all ranks of a group, communicators [num_ranks]. Destroy each of them; after an error there are none.
+PROLOGUE_C_API prologue_status prologue_create_communicators(
+    const prologue_communicators_params* params,
+    prologue_communicator** communicators);
+// Ends the group with an error that has this message: collectives that wait, on any rank, end soon, and later ones return the error. The
+// first error of a group counts. Any thread may call it.
+PROLOGUE_C_API prologue_status prologue_communicator_abort(prologue_communicator* communicator, const char* message);
+// Returns the error of the group. A rank that waits for another one for longer than wait_seconds ends the group itself, with an error that
+// names the rank that did not come. On CUDA it is known when the stream has reached the collective. Any thread may call it.
+PROLOGUE_C_API prologue_status prologue_communicator_status(const prologue_communicator* communicator);
+
+// ---- all_reduce --------------------------------------------------------------------------------------------------------------
+
+// Adds up the ranks' parts of rows (communicator.h), on every rank:
+//
+//   y[t, :] = sum over ranks of x_rank[t, :]  (+ y[t, :])
+//
+//   x  [num_tokens, width] dtype, rows contiguous: this rank's part
+//   y  [num_tokens, width] dtype, rows contiguous: the sum; may be x itself (same pointer, adds = 0), must not overlap it otherwise
+//
+// All ranks call it with the same num_tokens, width, dtype and adds, in the same order among their collectives; with `adds`, y must be the
+// same on all ranks. Numerics: on every rank the same bits. On the CPU, and on CUDA up to 524288 bytes of x (kFewBytes), the parts are added
+// in float32 in the order of the ranks, then y, and the sum is rounded once. More bytes on CUDA are NCCL's sum, in its order and rounding; it
+// is rounded before y is added. Deterministic at a given number of ranks and tokens.
+//
+// CUDA: never allocates or synchronises, and is safe under graph capture (every rank captures, and replays, the same graph). An error of
+// another rank, or one that does not come, ends the group: prologue_communicator_status(). On the CPU the call waits for the other ranks, and
+// returns that error. num_tokens = 0 is a no-op (on all ranks).
+
+typedef struct prologue_all_reduce_params {
+  int64_t num_tokens;
+  int64_t width;
+  prologue_dtype dtype;  // f32, f16 or bf16
+  int32_t adds;          // y is one more term of the sum
+  const void* x;
+  void* y;
+  // On GPUs from Hopper on, a call of few bytes may begin while the kernel before it in the stream runs.
+  bool overlaps;
+  uint64_t reserved[4];  // zeros
+} prologue_all_reduce_params;
+PROLOGUE_C_API void prologue_all_reduce_params_init(prologue_all_reduce_params* value);
+
+PROLOGUE_C_API prologue_status prologue_all_reduce(
+    const prologue_all_reduce_params* params,
+    prologue_communicator* communicator,
+    const prologue_execution* execution);
+
+// ---- all_gather --------------------------------------------------------------------------------------------------------------
+
+// Puts the ranks' columns of rows side by side (communicator.h), on every rank:
+//
+//   y[t, r * part_width + i] = x_r[t, i]    for each rank r and its columns i
+//
+//   x  [num_tokens, own width] dtype, rows contiguous: this rank's columns. Rank r has part_width of them, the last one what is left of
+//      `width`, which is from 1 to part_width
+//   y  [num_tokens, width] dtype, rows contiguous; must not overlap x
+//   workspace  prologue_all_gather_workspace_bytes bytes on the device, aligned to 16; scratch. May be null if that is 0
+//
+// All ranks call it with the same num_tokens, width, part_width and dtype, in the same order among their collectives. Values are copied:
+// the bits stay as they are. What section all_reduce says about graphs, errors and waiting holds here, too.
+
+typedef struct prologue_all_gather_params {
+  int64_t num_tokens;
+  int64_t width;
+  int64_t part_width;
+  prologue_dtype dtype;  // f32, f16 or bf16
+  const void* x;
+  void* y;
+  void* workspace;
+  int64_t workspace_bytes;
+  uint64_t reserved[4];  // zeros
+} prologue_all_gather_params;
+PROLOGUE_C_API void prologue_all_gather_params_init(prologue_all_gather_params* value);
+
+// Returns the workspace size that is enough for every call with the same widths and dtype, and not more tokens.
+PROLOGUE_C_API prologue_status prologue_all_gather_workspace_bytes(
+    const prologue_all_gather_params* params,
+    const prologue_communicator* communicator,
+    int64_t* bytes);
+
+PROLOGUE_C_API prologue_status prologue_all_gather(
+    const prologue_all_gather_params* params,
+    prologue_communicator* communicator,
+    const prologue_execution* execution);
+
 #ifdef __cplusplus
 }
 #endif

@@ -211,6 +211,7 @@ MAX_EXPERTS = 1024
 MAX_EXPERTS_PER_TOKEN = 32
 MAX_TOP_LOGPROBS = 20
 MAX_STEP_GROUPS = 8
+MAX_RANKS = 8
 
 
 class Execution(_Struct):
@@ -1235,6 +1236,51 @@ class TakeTokensParams(_Struct):
     ]
 
 
+class CommunicatorsParams(_Struct):
+    __slots__ = ()
+    _init_name = "prologue_communicators_params_init"
+    _fields_ = [
+        ("device", c_int32),
+        ("num_ranks", c_int64),
+        ("gpus", c_void_p),
+        ("wait_seconds", c_double),
+        ("use_nccl", c_int32),
+        ("use_peer_memory", c_int32),
+        ("reserved", c_uint64 * 8),
+    ]
+
+
+class AllReduceParams(_Struct):
+    __slots__ = ()
+    _init_name = "prologue_all_reduce_params_init"
+    _fields_ = [
+        ("num_tokens", c_int64),
+        ("width", c_int64),
+        ("dtype", c_int32),
+        ("adds", c_int32),
+        ("x", c_void_p),
+        ("y", c_void_p),
+        ("overlaps", c_bool),
+        ("reserved", c_uint64 * 4),
+    ]
+
+
+class AllGatherParams(_Struct):
+    __slots__ = ()
+    _init_name = "prologue_all_gather_params_init"
+    _fields_ = [
+        ("num_tokens", c_int64),
+        ("width", c_int64),
+        ("part_width", c_int64),
+        ("dtype", c_int32),
+        ("x", c_void_p),
+        ("y", c_void_p),
+        ("workspace", c_void_p),
+        ("workspace_bytes", c_int64),
+        ("reserved", c_uint64 * 4),
+    ]
+
+
 STRUCTS = [
     Execution,
     FaultRecord,
@@ -1296,6 +1342,9 @@ STRUCTS = [
     EndStepGroup,
     EndStepParams,
     TakeTokensParams,
+    CommunicatorsParams,
+    AllReduceParams,
+    AllGatherParams,
 ]
 # name: (result, arguments, whether the last one is the result in Python)
 FUNCTIONS = {
@@ -1374,9 +1423,19 @@ FUNCTIONS = {
     "logprobs": (c_int32, [POINTER(LogprobsParams), POINTER(Execution)], False),
     "end_step": (c_int32, [POINTER(EndStepParams), POINTER(Execution)], False),
     "take_tokens": (c_int32, [POINTER(TakeTokensParams), POINTER(Execution)], False),
+    "communicator_device": (c_int32, [c_void_p], False),
+    "communicator_rank": (c_int64, [c_void_p], False),
+    "communicator_num_ranks": (c_int64, [c_void_p], False),
+    "create_communicators": (c_int32, [POINTER(CommunicatorsParams), c_void_p], False),
+    "communicator_abort": (c_int32, [c_void_p, c_char_p], False),
+    "communicator_status": (c_int32, [c_void_p], False),
+    "all_reduce": (c_int32, [POINTER(AllReduceParams), c_void_p, POINTER(Execution)], False),
+    "all_gather_workspace_bytes": (c_int32, [POINTER(AllGatherParams), c_void_p, POINTER(c_int64)], True),
+    "all_gather": (c_int32, [POINTER(AllGatherParams), c_void_p, POINTER(Execution)], False),
     "rotary_plan_destroy": (None, [c_void_p], False),
     "attention_prologue_plan_destroy": (None, [c_void_p], False),
     "gemm_context_destroy": (None, [c_void_p], False),
+    "communicator_destroy": (None, [c_void_p], False),
 }
 
 
@@ -1680,6 +1739,42 @@ def take_tokens(params, execution):
     _check(_call("take_tokens", (params, execution)))
 
 
+def communicator_device(communicator):
+    return _call("communicator_device", (communicator,))
+
+
+def communicator_rank(communicator):
+    return _call("communicator_rank", (communicator,))
+
+
+def communicator_num_ranks(communicator):
+    return _call("communicator_num_ranks", (communicator,))
+
+
+def create_communicators(params, communicators):
+    _check(_call("create_communicators", (params, communicators)))
+
+
+def communicator_abort(communicator, message):
+    _check(_call("communicator_abort", (communicator, message)))
+
+
+def communicator_status(communicator):
+    _check(_call("communicator_status", (communicator,)))
+
+
+def all_reduce(params, communicator, execution):
+    _check(_call("all_reduce", (params, communicator, execution)))
+
+
+def all_gather_workspace_bytes(params, communicator):
+    return _call("all_gather_workspace_bytes", (params, communicator))
+
+
+def all_gather(params, communicator, execution):
+    _check(_call("all_gather", (params, communicator, execution)))
+
+
 def rotary_plan_destroy(plan):
     return _call("rotary_plan_destroy", (plan,))
 
@@ -1690,3 +1785,7 @@ def attention_prologue_plan_destroy(plan):
 
 def gemm_context_destroy(context):
     return _call("gemm_context_destroy", (context,))
+
+
+def communicator_destroy(communicator):
+    return _call("communicator_destroy", (communicator,))

@@ -1,6 +1,7 @@
 // The CUDA backends of a build without CUDA. Only such a build compiles this file: it is in place of every .cu and _cuda.cpp file.
 #include <prologue/kernels/attention_prologue/backends.h>
 #include <prologue/kernels/base/host/backends.h>
+#include <prologue/kernels/collective/backends.h>
 #include <prologue/kernels/gemm/backends.h>
 #include <prologue/kernels/mla_prologue/backends.h>
 #include <prologue/kernels/moe/backends.h>
@@ -55,6 +56,11 @@ Status qk_norm(const QkNormParams&, const Execution&) { return cuda_not_built("q
 Status hadamard(const HadamardParams&, const Execution&) { return cuda_not_built("hadamard"); }
 Status query_scale(const QueryScaleParams&, const Execution&) { return cuda_not_built("query_scale"); }
 Status kv_write(const KvWriteParams&, const Execution&) { return cuda_not_built("kv_write"); }
+
+Result<Communicators> create_communicators(int64_t, const CommunicatorOptions&) { return cuda_not_built("communicator"); }
+Status all_reduce(const AllReduceParams&, Communicator&, const Execution&) { return cuda_not_built("all_reduce"); }
+Status all_gather(const AllGatherParams&, Communicator&, const Execution&) { return cuda_not_built("all_gather"); }
+int64_t all_gather_workspace_bytes(const AllGatherParams&, const Communicator&) { return 0; }
 
 Result<std::unique_ptr<GemmContext>> create_gemm_context(bool) { return cuda_not_built("gemm"); }
 Status check_float8_gemm() { return cuda_not_built("gemm"); }

@@ -6,8 +6,8 @@
 //   y  [num_tokens, width] dtype, rows contiguous: the sum; may be x itself (same pointer, adds = 0), must not overlap it otherwise
 //
 // All ranks call it with the same num_tokens, width, dtype and adds, in the same order among their collectives; with `adds`, y must be the
-// same on all ranks. Numerics: on every rank the same bits. On the CPU, and on CUDA up to kFewBytes bytes of x, the parts are added in
-// float32 in the order of the ranks, then y, and the sum is rounded once. More bytes on CUDA are NCCL's sum, in its order and rounding; it
+// same on all ranks. Numerics: on every rank the same bits. On the CPU, and on CUDA up to 524288 bytes of x (kFewBytes), the parts are added
+// in float32 in the order of the ranks, then y, and the sum is rounded once. More bytes on CUDA are NCCL's sum, in its order and rounding; it
 // is rounded before y is added. Deterministic at a given number of ranks and tokens.
 //
 // CUDA: never allocates or synchronises, and is safe under graph capture (every rank captures, and replays, the same graph). An error of

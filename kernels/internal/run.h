@@ -17,6 +17,7 @@
 #include <prologue/kernels/base/host/members.h>
 #include <prologue/kernels/base/host/parallel.h>
 #include <prologue/kernels/base/host/view_checks.h>
+#include <prologue/kernels/collective/backends.h>
 #include <prologue/kernels/gemm/backends.h>
 #include <prologue/kernels/moe/backends.h>
 #include <prologue/kernels/paged_attention/backends.h>

@@ -23,9 +23,9 @@
 #include <prologue/kernels/rotary/rotary.h>
 #include <prologue/kernels/token_ops/activation.h>
 #include <prologue/kernels/token_ops/add.h>
-#include <prologue/kernels/token_ops/gate.h>
 #include <prologue/kernels/token_ops/embedding.h>
 #include <prologue/kernels/token_ops/end_step.h>
+#include <prologue/kernels/token_ops/gate.h>
 #include <prologue/kernels/token_ops/gather_cos_sin.h>
 #include <prologue/kernels/token_ops/logprobs.h>
 #include <prologue/kernels/token_ops/norm.h>
@@ -191,6 +191,70 @@ TEST(CCalls, AnswersOfFunctionsWithAContextAreThoseOfCpp) {
   EXPECT_EQ(prologue_attention_layer(&layer, context, &execution), PROLOGUE_STATUS_INVALID_ARGUMENT);
   EXPECT_NE(message().find("params->attention.kv.v.reserved must be zeros"), std::string::npos) << message();
   prologue_gemm_context_destroy(context);
+}
+
+TEST(CCalls, RanksExchangeValues) {
+  prologue_communicators_params group = initialised(prologue_communicators_params_init);
+  group.num_ranks = 2, group.wait_seconds = 5.0;
+  prologue_communicator* ranks[2] = {};
+  EXPECT_EQ(prologue_create_communicators(&group, nullptr), PROLOGUE_STATUS_INVALID_ARGUMENT);
+  EXPECT_EQ(message(), "prologue_create_communicators: communicators is null");
+  group.num_ranks = 9;
+  EXPECT_EQ(prologue_create_communicators(&group, ranks), PROLOGUE_STATUS_INVALID_ARGUMENT);
+  EXPECT_EQ(message(), "communicator: num_ranks is 9: it must lie in 1..8");
+  group.num_ranks = 2;
+  const int32_t gpus[] = {4, 4};
+  group.gpus = gpus, group.device = PROLOGUE_DEVICE_CUDA;
+  EXPECT_EQ(prologue_create_communicators(&group, ranks), PROLOGUE_STATUS_INVALID_ARGUMENT);
+  EXPECT_EQ(message(), "communicator: gpus has GPU 4 for rank 0 and rank 1: each rank needs a GPU of its own");
+  group.device = PROLOGUE_DEVICE_CPU;
+  ASSERT_EQ(prologue_create_communicators(&group, ranks), PROLOGUE_STATUS_OK) << message();
+
+  const prologue_execution execution = on_cpu();
+  float y[2][2] = {{1.0f, 2.0f}, {10.0f, 20.0f}}, gathered[2][3] = {};
+  const auto run = [&](int rank) {
+    EXPECT_EQ(prologue_communicator_device(ranks[rank]), PROLOGUE_DEVICE_CPU);
+    EXPECT_EQ(prologue_communicator_rank(ranks[rank]), rank);
+    EXPECT_EQ(prologue_communicator_num_ranks(ranks[rank]), 2);
+    prologue_all_reduce_params reduce = initialised(prologue_all_reduce_params_init);
+    reduce.num_tokens = 1, reduce.width = 2, reduce.dtype = PROLOGUE_DTYPE_F32, reduce.x = reduce.y = y[rank];
+    EXPECT_EQ(prologue_all_reduce(&reduce, ranks[rank], &execution), PROLOGUE_STATUS_OK) << message();
+    prologue_all_gather_params gather = initialised(prologue_all_gather_params_init);
+    gather.num_tokens = 1, gather.width = 3, gather.part_width = 2, gather.dtype = PROLOGUE_DTYPE_F32;
+    const float part[] = {static_cast<float>(rank), 5.0f};
+    gather.x = part, gather.y = gathered[rank];
+    EXPECT_EQ(prologue_all_gather_workspace_bytes(&gather, ranks[rank], &gather.workspace_bytes), PROLOGUE_STATUS_OK);
+    EXPECT_EQ(gather.workspace_bytes, 0);
+    EXPECT_EQ(prologue_all_gather(&gather, ranks[rank], &execution), PROLOGUE_STATUS_OK) << message();
+    EXPECT_EQ(prologue_communicator_status(ranks[rank]), PROLOGUE_STATUS_OK);
+    gather.reserved[0] = 1;
+    EXPECT_EQ(prologue_all_gather(&gather, ranks[rank], &execution), PROLOGUE_STATUS_INVALID_ARGUMENT);
+    EXPECT_EQ(message().find("prologue_all_gather: params->reserved must be zeros"), 0u) << message();
+    reduce.reserved[0] = 1;
+    EXPECT_EQ(prologue_all_reduce(&reduce, ranks[rank], &execution), PROLOGUE_STATUS_INVALID_ARGUMENT);
+    reduce.reserved[0] = 0, reduce.dtype = 99;
+    EXPECT_EQ(prologue_all_reduce(&reduce, ranks[rank], &execution), PROLOGUE_STATUS_UNSUPPORTED);
+    EXPECT_EQ(prologue_all_reduce(&reduce, nullptr, &execution), PROLOGUE_STATUS_INVALID_ARGUMENT);
+    EXPECT_EQ(message(), "prologue_all_reduce: communicator is null");
+  };
+  std::thread other([&] { run(1); });
+  run(0);
+  other.join();
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(y[rank][0], 11.0f);
+    EXPECT_EQ(y[rank][1], 22.0f);
+    EXPECT_EQ(gathered[rank][0], 0.0f);
+    EXPECT_EQ(gathered[rank][1], 5.0f);
+    EXPECT_EQ(gathered[rank][2], 1.0f);
+  }
+  EXPECT_EQ(prologue_communicator_abort(ranks[0], "this is enough"), PROLOGUE_STATUS_OK);
+  EXPECT_EQ(prologue_communicator_status(ranks[1]), PROLOGUE_STATUS_DEVICE_ERROR);
+  EXPECT_EQ(message(), "this is enough");
+  for (prologue_communicator* rank : ranks) prologue_communicator_destroy(rank);
+  EXPECT_EQ(prologue_create_communicators(&group, ranks), PROLOGUE_STATUS_OK);
+  EXPECT_EQ(prologue_communicator_abort(ranks[0], nullptr), PROLOGUE_STATUS_OK);
+  EXPECT_EQ(prologue_communicator_status(ranks[0]), PROLOGUE_STATUS_DEVICE_ERROR);
+  for (prologue_communicator* rank : ranks) prologue_communicator_destroy(rank);
 }
 
 TEST(CCalls, WorkspacesAreThoseOfCpp) {

@@ -43,7 +43,7 @@ def plans():
             "attention_prologue_plan": pl.attention_prologue_plan_create(prologue, 1, pl.Execution())}
 
 
-def check_reserved_words(context):
+def check_reserved_words(context, communicator):
     """Every function that reads structs refuses each reserved word in use, and names it. Returns how many words that were."""
     made, count = plans(), 0
     for name, (result, types, has_out) in pl.FUNCTIONS.items():
@@ -54,6 +54,8 @@ def check_reserved_words(context):
         for argument, type_ in zip(names, types):
             if argument in ("context", "gemm_context"):
                 arguments.append(context)
+            elif argument == "communicator":
+                arguments.append(communicator)
             elif argument == "plan":
                 arguments.append(next(plan for begin, plan in made.items() if name.startswith(begin)))
             elif type_ is ctypes.c_void_p:
@@ -144,8 +146,12 @@ def main():
     context = pl.gemm_context_create(pl.DEVICE_CPU)
     check(pl.gemm_context_device(context) == pl.DEVICE_CPU, "gemm_context_device")
     check_projection(context)
-    words = check_reserved_words(context)
+    communicators = (ctypes.c_void_p * 1)()
+    pl.create_communicators(pl.CommunicatorsParams(num_ranks=1), communicators)
+    check(pl.communicator_num_ranks(communicators[0]) == 1, "communicator_num_ranks")
+    words = check_reserved_words(context, communicators[0])
     check(words > 500, f"only {words} reserved words were found")
+    pl.communicator_destroy(communicators[0])
     pl.gemm_context_destroy(context)
     print(f"{len(pl.STRUCTS)} structs, {len(pl.FUNCTIONS)} functions, {words} reserved words of their arguments")
 

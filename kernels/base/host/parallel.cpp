@@ -2,44 +2,19 @@
 #include <signal.h>
 
 #include <atomic>
-#include <chrono>
 #include <memory>
 #include <new>
 #include <thread>
 #include <vector>
 
 #include <prologue/kernels/base/host/parallel.h>
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include <prologue/kernels/base/host/spin.h>
 
 namespace prologue {
 
 namespace {
 
 constexpr int64_t kRangesPerThread = 4;  // more ranges balance the load better; fewer cost less to claim
-constexpr std::chrono::microseconds kSpin{15};
-
-inline void pause() {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
-template <class Done>
-bool spin_until(const Done& done) {
-  const auto end = std::chrono::steady_clock::now() + kSpin;
-  do {
-    for (int i = 0; i < 32; ++i) {
-      if (done()) return true;
-      pause();
-    }
-  } while (std::chrono::steady_clock::now() < end);
-  return false;
-}
 
 // A ticket is a job in one word: the next unclaimed range, the number of ranges, the number of workers that may help, and a job number that
 // makes every word different. A thread that claims a range knows that it belongs to the job whose word it read, and that this job lasts

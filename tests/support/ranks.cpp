@@ -1,0 +1,53 @@
+#include "tests/support/ranks.h"
+
+#include <thread>
+
+#ifdef PROLOGUE_HAS_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
+namespace prologue::test {
+
+Ranks::Ranks(Backend backend, int64_t num_ranks, const CommunicatorOptions& options) : backend_(backend) {
+  auto made = create_communicators(backend_device(backend), num_ranks, options);
+  if (!made.ok()) {
+    ADD_FAILURE() << made.status().message();
+    std::abort();
+  }
+  communicators_ = std::move(made).value();
+}
+
+std::string Ranks::why_not(Backend backend, int64_t num_ranks) {
+  if (backend_device(backend) == Device::cpu) return {};
+#ifdef PROLOGUE_HAS_CUDA
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
+  if (count < num_ranks) return str_cat(num_ranks, " ranks need as many GPUs: this machine has ", count);
+  return create_communicators(Device::cuda, num_ranks).status().message();
+#else
+  return str_cat(num_ranks, " ranks: built without CUDA");
+#endif
+}
+
+void Ranks::run(const std::function<void(int64_t rank)>& body) const {
+  std::vector<std::thread> threads;
+  for (int64_t rank = 0; rank < size(); ++rank) {
+    threads.emplace_back([&, rank] {
+#ifdef PROLOGUE_HAS_CUDA
+      if (backend_device(backend_) == Device::cuda) EXPECT_EQ(cudaSetDevice(static_cast<int>(rank)), cudaSuccess);
+#endif
+      body(rank);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+std::vector<int64_t> group_sizes(Backend backend) {
+  std::vector<int64_t> sizes;
+  for (const int64_t size : {1, 2, 3, 4, 8}) {
+    if (Ranks::why_not(backend, size).empty()) sizes.push_back(size);
+  }
+  return sizes;
+}
+
+}  // namespace prologue::test

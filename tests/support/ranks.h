@@ -1,0 +1,37 @@
+// Ranks of a test: a group of communicators, and a thread for each of them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <prologue/kernels/collective/communicator.h>
+
+#include "tests/support/arena.h"
+
+namespace prologue::test {
+
+class Ranks {
+ public:
+  // Fails the test if there is no group. Ask why_not() first.
+  Ranks(Backend backend, int64_t num_ranks, const CommunicatorOptions& options = {});
+  // Why there is no group of so many ranks here; empty: there is one.
+  static std::string why_not(Backend backend, int64_t num_ranks);
+
+  // Calls body(rank) on a thread for each rank, with the rank's device as the thread's; returns when all have returned.
+  void run(const std::function<void(int64_t rank)>& body) const;
+  Communicator& operator[](int64_t rank) const { return *communicators_[static_cast<size_t>(rank)]; }
+  int64_t size() const { return static_cast<int64_t>(communicators_.size()); }
+  void destroy(int64_t rank) { communicators_[static_cast<size_t>(rank)].reset(); }
+
+ private:
+  Backend backend_;
+  std::vector<std::unique_ptr<Communicator>> communicators_;
+};
+
+// The numbers of ranks of which a backend has groups here.
+std::vector<int64_t> group_sizes(Backend backend);
+
+}  // namespace prologue::test
