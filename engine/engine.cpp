@@ -122,7 +122,7 @@ Result<std::unique_ptr<Engine>> Engine::prepare(const EngineOptions& options) {
   engine->process_ = getpid();
   PROLOGUE_RETURN_IF_ERROR(engine->fill_in_defaults());
   const EngineOptions& filled = engine->options_;
-  PROLOGUE_ASSIGN_OR_RETURN(engine->ranks_, Ranks::create(*filled.device, filled.tensor_parallel, filled.num_threads));
+  PROLOGUE_ASSIGN_OR_RETURN(engine->ranks_, Ranks::create(*filled.device, filled.tensor_parallel, filled.num_threads, filled.rank_seconds));
   engine->execution_ = engine->ranks_->execution(0);
   return engine;
 }
@@ -173,6 +173,7 @@ Status Engine::fill_in_defaults() {
   for (const auto& [name, value, least, limit] : checks) {
     if (value < least || value > limit) return invalid_argument("the ", name, " is ", value, ": it must be between ", least, " and ", limit);
   }
+  if (!(o.rank_seconds > 0.0)) return invalid_argument("rank_seconds is ", o.rank_seconds, ": it must be positive");
   if (o.num_threads < 0)
     return invalid_argument("the number of threads is ", o.num_threads, ": it must be 0, one for each CPU, or more");
   execution_.device = o.device.value_or(check_gpu().ok() ? Device::cuda : Device::cpu);
@@ -193,10 +194,11 @@ Status Engine::fill_in_defaults() {
 // Returns how much memory is free where there is least: all ranks have as many pages.
 Result<int64_t> Engine::free_bytes_of_each_rank() {
   std::vector<int64_t> free(static_cast<size_t>(ranks_->size()));
-  PROLOGUE_RETURN_IF_ERROR(ranks_->run([&](int64_t rank) -> Status {
+  const Status found = ranks_->run([&](int64_t rank) -> Status {
     PROLOGUE_ASSIGN_OR_RETURN(free[static_cast<size_t>(rank)], available_bytes(execution_.device));
     return {};
-  }));
+  });
+  PROLOGUE_RETURN_IF_ERROR(found);
   return *std::min_element(free.begin(), free.end());
 }
 

@@ -195,7 +195,7 @@ Status Engine::make_adjustments(Sample& sample) {
   std::vector<float> biases(static_cast<size_t>(vocab), 0.0f);
   for (const int32_t token : sample.active.request.prompt) counts[static_cast<size_t>(token)] = 1;
   for (const auto& [token, bias] : sample.active.request.sampling.logit_bias) biases[static_cast<size_t>(token)] = bias;
-  PROLOGUE_RETURN_IF_ERROR(ranks_->run([&](int64_t rank) -> Status {
+  const Status copied = ranks_->run([&](int64_t rank) -> Status {
     Buffer& own = adjustments[static_cast<size_t>(rank)];
     const Execution& execution = ranks_->execution(rank);
     if (own.data() == nullptr) {
@@ -203,7 +203,8 @@ Status Engine::make_adjustments(Sample& sample) {
     }
     PROLOGUE_RETURN_IF_ERROR(copy_to_device(own.data(), counts.data(), vocab * 4, execution));
     return copy_to_device(own.as<float>() + vocab, biases.data(), vocab * 4, execution);
-  }));
+  });
+  PROLOGUE_RETURN_IF_ERROR(copied);
   sample.adjustments = std::move(adjustments);
   return {};
 }

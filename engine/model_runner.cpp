@@ -374,6 +374,11 @@ Status ModelRunner::send_results(const StepInputs& step, int64_t top_logprobs) {
   return {};
 }
 
+Result<bool> ModelRunner::is_done() const {
+  if (num_enqueued_ == 0) return true;
+  return pending_[static_cast<size_t>((next_ + 2 - num_enqueued_) % 2)].memory.is_done();
+}
+
 Result<StepResults> ModelRunner::read() {
   if (num_enqueued_ == 0) return invalid_argument("runner: no step is enqueued");
   Results& results = pending_[static_cast<size_t>((next_ + 2 - num_enqueued_) % 2)];

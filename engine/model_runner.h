@@ -120,6 +120,8 @@ class ModelRunner {
   // with the token that was sampled. Its block tables must have room. max_seq_len: of the longest sequence then.
   Status enqueue_next(int64_t max_seq_len, int64_t top_logprobs = -1);
   Result<StepResults> read();
+  // Returns whether read() would not wait.
+  Result<bool> is_done() const;
   int64_t num_enqueued() const { return num_enqueued_; }
 
   // Copies pages of the cache, in stream order.

@@ -1,13 +1,14 @@
 #include <prologue/engine/parallel_runner.h>
 
-#include <algorithm>
+#include <chrono>
+#include <thread>
 
 namespace prologue {
 
 Result<std::vector<Model>> load_parts(const Checkpoint& checkpoint, const std::string& path, DType dtype, Ranks& ranks,
                                       std::function<void(double)> progress, const ModelOptions& options) {
   std::vector<Model> models(static_cast<size_t>(ranks.size()));
-  PROLOGUE_RETURN_IF_ERROR(ranks.run([&](int64_t rank) -> Status {
+  const Status loaded = ranks.run([&](int64_t rank) -> Status {
     ModelOptions own = options;
     own.shard = {rank, ranks.size()};
     std::unique_ptr<Checkpoint> opened;
@@ -18,7 +19,8 @@ Result<std::vector<Model>> load_parts(const Checkpoint& checkpoint, const std::s
                               load_model(rank == 0 ? checkpoint : *opened, dtype, ranks.execution(rank),
                                          rank == 0 ? progress : std::function<void(double)>(), own));
     return {};
-  }));
+  });
+  PROLOGUE_RETURN_IF_ERROR(loaded);
   return models;
 }
 
@@ -26,12 +28,13 @@ Result<std::unique_ptr<ParallelRunner>> ParallelRunner::create(Ranks& ranks, con
                                                                const RunnerConfig& config) {
   std::unique_ptr<ParallelRunner> parallel(new ParallelRunner(ranks));
   parallel->runners_.resize(models.size());
-  PROLOGUE_RETURN_IF_ERROR(ranks.run([&](int64_t r) -> Status {
+  const Status created = ranks.run([&](int64_t r) -> Status {
     const auto index = static_cast<size_t>(r);
     PROLOGUE_ASSIGN_OR_RETURN(parallel->runners_[index],
                               ModelRunner::create(models[index], config, ranks.execution(r), ranks.communicator(r)));
     return {};
-  }));
+  });
+  PROLOGUE_RETURN_IF_ERROR(created);
   return parallel;
 }
 
@@ -56,8 +59,30 @@ Status ParallelRunner::enqueue_next(int64_t max_seq_len, int64_t top_logprobs) {
   return ranks_.run_together([&](int64_t r) { return of(r).enqueue_next(max_seq_len, top_logprobs); });
 }
 
+// Waits until every rank has finished its oldest step. NCCL waits for a rank that does not come without an end.
+Status ParallelRunner::wait() {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
+  for (int64_t r = 0; r < num_ranks();) {
+    PROLOGUE_ASSIGN_OR_RETURN(const bool done, of(r).is_done());
+    if (done) {
+      ++r;
+      continue;
+    }
+    PROLOGUE_RETURN_IF_ERROR(ranks_.status());
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    if (seconds > ranks_.wait_seconds()) return device_error("rank ", r, " has not finished a step within ", ranks_.wait_seconds(), " s");
+    if (seconds > 1e-3) std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+  return {};
+}
+
 Result<StepResults> ParallelRunner::read() {
   if (num_ranks() == 1) return of(0).read();
+  if (const Status waited = wait(); !waited.ok()) {
+    ranks_.abort(waited);
+    return ranks_.status();
+  }
   std::vector<Result<StepResults>> results;
   results.reserve(runners_.size());
   for (int64_t r = 0; r < num_ranks(); ++r) results.push_back(of(r).read());

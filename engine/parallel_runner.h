@@ -32,13 +32,14 @@ class ParallelRunner {
   // These are as those of ModelRunner. The sampling rows of a batch with several ranks are by rank (StepBatch).
   Status enqueue(const StepBatch& batch, int64_t top_logprobs = -1);
   Status enqueue_next(int64_t max_seq_len, int64_t top_logprobs = -1);
-  // device_error, which ends the group: the ranks have not sampled the same tokens.
+  // device_error, which ends the group: the ranks have not sampled the same tokens, or one has not finished the step within Ranks::wait_seconds().
   Result<StepResults> read();
   Status copy_pages(const std::vector<PageCopy>& copies);
   Status read_logits(std::vector<float>& logits);
   ModelRunner::Profile take_profile() { return runners_.front()->take_profile(); }
 
  private:
+  Status wait();
   explicit ParallelRunner(Ranks& ranks) : ranks_(ranks) {}
   ModelRunner& of(int64_t rank) { return *runners_[static_cast<size_t>(rank)]; }
 

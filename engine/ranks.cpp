@@ -6,19 +6,20 @@
 
 namespace prologue {
 
-Result<std::unique_ptr<Ranks>> Ranks::create(Device device, int64_t num_ranks, int32_t num_threads) {
+Result<std::unique_ptr<Ranks>> Ranks::create(Device device, int64_t num_ranks, int32_t num_threads, double wait_seconds) {
   return catch_out_of_memory([&]() -> Result<std::unique_ptr<Ranks>> {
     if (num_ranks < 1 || num_ranks > kMaxRanks)
       return invalid_argument("the number of ranks is ", num_ranks, ": it must be between 1 and ", kMaxRanks);
     std::unique_ptr<Ranks> ranks(new Ranks());
     ranks->ranks_.resize(static_cast<size_t>(num_ranks));
+    ranks->wait_seconds_ = wait_seconds;
     std::vector<std::unique_ptr<Communicator>> communicators(static_cast<size_t>(num_ranks));
     if (num_ranks > 1) {
       if (device == Device::cuda) {
         PROLOGUE_ASSIGN_OR_RETURN(const int32_t count, num_gpus());
         if (count < num_ranks) return invalid_argument(num_ranks, " ranks need as many GPUs: this process sees ", count);
       }
-      PROLOGUE_ASSIGN_OR_RETURN(communicators, create_communicators(device, num_ranks));
+      PROLOGUE_ASSIGN_OR_RETURN(communicators, create_communicators(device, num_ranks, {.wait_seconds = wait_seconds}));
     }
     for (int64_t r = 0; r < num_ranks; ++r) {
       Rank& rank = ranks->ranks_[static_cast<size_t>(r)];

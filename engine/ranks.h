@@ -19,10 +19,12 @@ namespace prologue {
 class Ranks {
  public:
   // Rank r of several is GPU r; a single one is the current GPU of the thread that calls. num_threads: of all ranks together, on the CPU.
+  // wait_seconds: how long a rank may keep the others waiting (CommunicatorOptions).
   //   invalid_argument: num_ranks is not in 1..kMaxRanks, or there are fewer GPUs. Otherwise: the errors of create_communicators
-  static Result<std::unique_ptr<Ranks>> create(Device device, int64_t num_ranks, int32_t num_threads);
+  static Result<std::unique_ptr<Ranks>> create(Device device, int64_t num_ranks, int32_t num_threads, double wait_seconds = 10.0);
   ~Ranks();
 
+  double wait_seconds() const { return wait_seconds_; }
   int64_t size() const { return static_cast<int64_t>(ranks_.size()); }
   const Execution& execution(int64_t rank) const { return ranks_[static_cast<size_t>(rank)].execution; }
   // Returns null for a single rank.
@@ -54,6 +56,7 @@ class Ranks {
   void serve(int64_t rank);
   Status run_one(int64_t rank, const Work& work);
 
+  double wait_seconds_ = 0.0;
   std::vector<Rank> ranks_;
   std::mutex mutex_;
   std::condition_variable begin_, end_;

@@ -46,6 +46,7 @@ Result<CUevent_st*> create_copy_event() { return cuda_not_built("memory"); }
 Status copy_from_pinned(void*, const void*, int64_t, CUstream_st*, CUevent_st*) { return cuda_not_built("memory"); }
 Status copy_to_pinned(void*, const void*, int64_t, CUstream_st*, CUevent_st*) { return cuda_not_built("memory"); }
 Status wait_for_copy(CUevent_st*) { return cuda_not_built("memory"); }
+Result<bool> copy_is_done(CUevent_st*) { return cuda_not_built("memory"); }
 
 Status attention_prologue(const AttentionPrologueParams&, const Execution&) { return cuda_not_built("attention_prologue"); }
 Result<const void*> plan_attention_prologue(const AttentionPrologueParams&) { return cuda_not_built("attention_prologue"); }

@@ -139,6 +139,11 @@ Result<const void*> StagingBuffer::read() {
   return data;
 }
 
+Result<bool> StagingBuffer::is_done() const {
+  if (pinned_ == nullptr) return true;
+  return cuda::copy_is_done(copied_);
+}
+
 Result<int64_t> available_bytes(Device device) {
   return catch_out_of_memory(
       [&] { return device == Device::cpu ? Result<int64_t>(available_host_bytes()) : cuda::available_bytes(); });

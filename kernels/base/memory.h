@@ -95,6 +95,8 @@ class PROLOGUE_API StagingBuffer {
   Status copy_from_device(const void* source, int64_t num_bytes, const Execution& execution);
   // Waits until the last copy has finished, and returns the memory.
   Result<const void*> read();
+  // Returns whether the last copy has finished: read() and fill() would not wait.
+  Result<bool> is_done() const;
 
   int64_t size_bytes() const { return size_bytes_; }
 

@@ -136,4 +136,14 @@ Status wait_for_copy(cudaEvent_t copied) {
   return {};
 }
 
+Result<bool> copy_is_done(cudaEvent_t copied) {
+  const cudaError_t error = cudaEventQuery(copied);
+  if (error == cudaErrorNotReady) {
+    cudaGetLastError();
+    return false;
+  }
+  PROLOGUE_CUDA_RETURN_IF_ERROR(error);
+  return true;
+}
+
 }  // namespace prologue::cuda

@@ -231,6 +231,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   });
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
   *milliseconds = static_cast<float>(end->milliseconds - start->milliseconds);
   return cudaSuccess;

@@ -34,7 +34,9 @@ void Ranks::run(const std::function<void(int64_t rank)>& body) const {
   for (int64_t rank = 0; rank < size(); ++rank) {
     threads.emplace_back([&, rank] {
 #ifdef PROLOGUE_HAS_CUDA
-      if (backend_device(backend_) == Device::cuda) EXPECT_EQ(cudaSetDevice(static_cast<int>(rank)), cudaSuccess);
+      if (backend_device(backend_) == Device::cuda) {
+        EXPECT_EQ(cudaSetDevice(static_cast<int>(rank)), cudaSuccess);
+      }
 #endif
       body(rank);
     });

@@ -60,7 +60,9 @@ RunPrompt reference_run(const Model& model, std::shared_ptr<Runner> runner, cons
     }
     const auto results = runner->read();
     EXPECT_TRUE(results.ok()) << results.status().message();
-    if (results.ok()) EXPECT_EQ(results->fault.code, FaultCode::none);
+    if (results.ok()) {
+      EXPECT_EQ(results->fault.code, FaultCode::none);
+    }
     return logits;
   };
 }

@@ -41,5 +41,6 @@ Result<CUevent_st*> create_copy_event();
 Status copy_from_pinned(void* target, const void* pinned, int64_t num_bytes, CUstream_st* stream, CUevent_st* copied);
 Status copy_to_pinned(void* pinned, const void* source, int64_t num_bytes, CUstream_st* stream, CUevent_st* copied);
 Status wait_for_copy(CUevent_st* copied);
+Result<bool> copy_is_done(CUevent_st* copied);
 
 }  // namespace prologue::cuda
