@@ -173,12 +173,13 @@ Status Engine::fill_in_defaults() {
   for (const auto& [name, value, least, limit] : checks) {
     if (value < least || value > limit) return invalid_argument("the ", name, " is ", value, ": it must be between ", least, " and ", limit);
   }
-  if (!(o.rank_seconds > 0.0)) return invalid_argument("rank_seconds is ", o.rank_seconds, ": it must be positive");
+  if (!(o.rank_seconds >= 0.0)) return invalid_argument("rank_seconds is ", o.rank_seconds, ": it must be 0 (chosen) or positive");
   if (o.num_threads < 0)
     return invalid_argument("the number of threads is ", o.num_threads, ": it must be 0, one for each CPU, or more");
   execution_.device = o.device.value_or(check_gpu().ok() ? Device::cuda : Device::cpu);
   o.device = execution_.device;
   const bool on_gpu = execution_.device == Device::cuda;
+  if (o.rank_seconds == 0.0) o.rank_seconds = on_gpu ? 10.0 : 60.0;
   if (o.num_threads == 0) o.num_threads = std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
   execution_.num_threads = o.num_threads;
   o.keep_quantized = o.keep_quantized.value_or(!on_gpu && !o.dtype);

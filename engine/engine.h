@@ -49,7 +49,7 @@ struct EngineOptions {
   // So many ranks share the model, each with a GPU, or on the CPU with a part of the threads (docs/parallel.md). At most kMaxRanks, and what
   // the model's counts of heads and channels allow.
   int64_t tensor_parallel = 1;
-  double rank_seconds = 10.0;  // a rank that the others wait for so long counts as failed, and ends all requests
+  double rank_seconds = 0.0;  // a rank that the others wait for so long counts as failed, and ends all requests; 0 = 10 on CUDA, 60 on the CPU
   int64_t page_size = 16;
   // The most tokens of one sequence, prompt and generated, are limited to this; 0 = the model's limit, up to 262144. At most
   // ModelConfig::longest_context().

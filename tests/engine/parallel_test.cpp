@@ -1,19 +1,27 @@
 // Several ranks share a model: they compute what one rank does.
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <prologue/engine/engine.h>
 #include <prologue/engine/parallel_runner.h>
 #include <prologue/kernels/base/gpu.h>
 
+#include "tests/support/gguf_writer.h"
 #include "tests/support/reference_model.h"
 #include "tests/support/reference_run.h"
-#include "tests/support/tiny_model.h"
 
 namespace prologue {
 namespace {
@@ -103,6 +111,231 @@ TEST(ParallelReferences, EveryFamilyCanBeSplit) {
     }
     EXPECT_TRUE(can) << name << ": " << messages;
   }
+}
+
+// ---- The engine ----
+
+std::string tiny_model() {
+  std::string test = testing::UnitTest::GetInstance()->current_test_info()->name();
+  std::replace(test.begin(), test.end(), '/', '_');
+  const std::string path = testing::TempDir() + "prologue_parallel_test_" + test + ".gguf";
+  EXPECT_TRUE(test::write_tiny_llama(path));
+  return path;
+}
+
+EngineOptions options_of(const std::string& path, int64_t num_ranks, Device device = Device::cpu) {
+  EngineOptions options;
+  options.model_path = path;
+  options.device = device;
+  options.dtype = DType::f32;
+  options.tensor_parallel = num_ranks;
+  options.num_threads = static_cast<int32_t>(num_ranks);
+  options.page_size = 4;
+  options.max_seqs = 8;
+  return options;
+}
+
+std::unique_ptr<Engine> load(const EngineOptions& options) {
+  auto engine = Engine::load(options);
+  EXPECT_TRUE(engine.ok()) << engine.status().message();
+  return engine.ok() ? std::move(engine).value() : nullptr;
+}
+
+// Requests of every kind that a step treats differently.
+std::vector<Request> mixed_requests(int64_t vocab_size) {
+  std::vector<Request> requests;
+  for (int32_t i = 0; i < 6; ++i) {
+    Request request;
+    for (int32_t t = 0; t < 3 + 5 * i; ++t) request.prompt.push_back((7 * t + i) % static_cast<int32_t>(vocab_size));
+    request.max_tokens = 12;
+    request.ignore_eos = true;
+    request.num_logprobs = i % 3 == 0 ? 4 : -1;
+    request.num_samples = i == 4 ? 3 : 1;
+    if (i % 2 == 1) {
+      request.sampling.temperature = 0.8f;
+      request.sampling.top_k = i == 1 ? 5 : 0;
+      request.sampling.top_p = i == 3 ? 0.9f : 1.0f;
+      request.sampling.seed = static_cast<uint64_t>(100 + i);
+    }
+    if (i >= 3) {
+      request.sampling.repetition_penalty = 1.3f;
+      request.sampling.frequency_penalty = 0.2f;
+      request.sampling.logit_bias = {{1, 2.0f}, {2, -INFINITY}};
+    }
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+class ParallelEngine : public ::testing::TestWithParam<Device> {
+ protected:
+  void SetUp() override {
+    if (const Status none = no_place(GetParam(), 2); !none.ok()) GTEST_SKIP() << none.message();
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Devices, ParallelEngine, ::testing::Values(Device::cpu, Device::cuda),
+                         [](const auto& row) { return std::string(device_name(row.param)); });
+
+// Sampled tokens, penalties, biases, log probabilities, several samples: all as on one rank. A second round finds prompts in the cache.
+TEST_P(ParallelEngine, GivesTheTokensOfOneRank) {
+  const std::string path = tiny_model();
+  const auto one = load(options_of(path, 1, GetParam())), two = load(options_of(path, 2, GetParam()));
+  ASSERT_TRUE(one != nullptr && two != nullptr);
+  EXPECT_EQ(two->num_ranks(), 2);
+  const std::vector<Request> requests = mixed_requests(one->config().vocab_size);
+  for (int round = 0; round < 2; ++round) {
+    const auto expected = one->generate(requests), found = two->generate(requests);
+    ASSERT_TRUE(expected.ok() && found.ok()) << found.status().message();
+    ASSERT_EQ(found->size(), expected->size());
+    for (size_t i = 0; i < found->size(); ++i) {
+      EXPECT_TRUE((*found)[i].status.ok()) << (*found)[i].status.message();
+      EXPECT_EQ((*found)[i].tokens, (*expected)[i].tokens) << i;
+      ASSERT_EQ((*found)[i].logprobs.size(), (*expected)[i].logprobs.size());
+      for (size_t t = 0; t < (*found)[i].logprobs.size(); ++t)
+        EXPECT_NEAR((*found)[i].logprobs[t].logprob, (*expected)[i].logprobs[t].logprob, 1e-4) << i << ", token " << t;
+    }
+  }
+  EXPECT_GT(two->stats().cached_tokens, 0);
+  EXPECT_TRUE(two->check_integrity().ok());
+  const auto score = two->score(std::vector<int32_t>{0, 1, 2}, std::vector<int32_t>{3, 4, 5});
+  ASSERT_TRUE(score.ok()) << score.status().message();
+  EXPECT_NEAR(score->perplexity, one->score(std::vector<int32_t>{0, 1, 2}, std::vector<int32_t>{3, 4, 5})->perplexity, 1e-3);
+}
+
+TEST_P(ParallelEngine, GivesTheSameBitsInEveryRun) {
+  const std::string path = tiny_model();
+  EngineOptions options = options_of(path, 2, GetParam());
+  options.batch_invariant = true;
+  std::vector<std::vector<float>> logprobs;
+  for (int run = 0; run < 2; ++run) {
+    const auto engine = load(options);
+    ASSERT_TRUE(engine != nullptr);
+    std::vector<Request> requests = mixed_requests(engine->config().vocab_size);
+    if (run == 1) requests.resize(4);  // another batch
+    const auto completions = engine->generate(requests);
+    ASSERT_TRUE(completions.ok());
+    logprobs.emplace_back();
+    for (const TokenLogprobs& each : completions->front().logprobs) logprobs.back().push_back(each.logprob);
+  }
+  EXPECT_EQ(logprobs[0], logprobs[1]);
+}
+
+// A small cache: pages are copied and sequences preempted on all ranks.
+TEST_P(ParallelEngine, SurvivesASmallCache) {
+  const std::string path = tiny_model();
+  EngineOptions options = options_of(path, 2, GetParam());
+  options.context_length = 48;
+  const auto whole = load(options);
+  options.kv_memory = whole->options().kv_memory / 6;
+  const auto small = load(options);
+  ASSERT_TRUE(small != nullptr);
+  std::vector<Request> requests = mixed_requests(small->config().vocab_size);
+  for (Request& request : requests) request.sampling = {};
+  const auto expected = whole->generate(requests), found = small->generate(requests);
+  ASSERT_TRUE(expected.ok() && found.ok());
+  for (size_t i = 0; i < found->size(); ++i) EXPECT_EQ((*found)[i].tokens, (*expected)[i].tokens) << i;
+  EXPECT_TRUE(small->check_integrity().ok());
+}
+
+TEST(ParallelEngineErrors, NameTheNumbersOfRanksThatWouldDo) {
+  const std::string path = tiny_model();
+  const auto nine = Engine::load(options_of(path, 9));
+  ASSERT_FALSE(nine.ok());
+  EXPECT_NE(nine.status().message().find("must be between 1 and 8"), std::string::npos) << nine.status().message();
+  const auto seven = Engine::load(options_of(path, 7));
+  ASSERT_FALSE(seven.ok());
+  EXPECT_NE(seven.status().message().find("cannot be split among 7 ranks"), std::string::npos) << seven.status().message();
+}
+
+// ---- A rank that fails ----
+
+AllReduceParams sum_of(std::vector<float>& values) {
+  AllReduceParams params;
+  params.num_tokens = 1;
+  params.width = static_cast<int64_t>(values.size());
+  params.dtype = DType::f32;
+  params.x = params.y = values.data();
+  return params;
+}
+
+TEST(FailingRanks, AnErrorEndsTheOthersThatWait) {
+  const auto ranks = Ranks::create(Device::cpu, 3, 3).value();
+  const Status failed = ranks->run_together([&](int64_t rank) -> Status {
+    if (rank == 2) return resource_exhausted("no memory here");
+    std::vector<float> values(4, 1.0f);
+    return all_reduce(sum_of(values), *ranks->communicator(rank), ranks->execution(rank));
+  });
+  EXPECT_EQ(failed.code(), StatusCode::resource_exhausted);
+  EXPECT_EQ(failed.message(), "rank 2: no memory here");
+  EXPECT_EQ(ranks->run_together([](int64_t) { return Status(); }).message(), "rank 2: no memory here");  // and stays
+}
+
+TEST(FailingRanks, AnErrorOfWorkWithoutCollectivesEndsNothing) {
+  const auto ranks = Ranks::create(Device::cpu, 2, 2).value();
+  const Status failed = ranks->run([](int64_t rank) { return rank == 1 ? data_loss("a bad file") : Status(); });
+  EXPECT_EQ(failed.message(), "rank 1: a bad file");
+  EXPECT_TRUE(ranks->status().ok());
+  EXPECT_TRUE(ranks->run_together([&](int64_t rank) {
+                     std::vector<float> values(4, static_cast<float>(rank));
+                     return all_reduce(sum_of(values), *ranks->communicator(rank), ranks->execution(rank));
+                   }).ok());
+}
+
+// The threads of this process: a new one is that of a rank.
+std::set<pid_t> threads() {
+  std::set<pid_t> ids;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) ids.insert(std::stoi(entry.path().filename()));
+  return ids;
+}
+
+// A thread of a rank is stopped in the middle of a step by a signal whose handler sleeps: all requests end with one sentence that names it.
+TEST(FailingRanks, ARankThatHangsEndsAllRequests) {
+  const std::string path = tiny_model();
+  EngineOptions options = options_of(path, 2);
+  options.rank_seconds = 0.3;
+  const std::set<pid_t> before = threads();
+  const auto engine = load(options);
+  ASSERT_TRUE(engine != nullptr);
+  std::vector<pid_t> added;
+  for (const pid_t id : threads()) {
+    if (before.count(id) == 0) added.push_back(id);
+  }
+  ASSERT_EQ(added.size(), 1u);  // rank 0 is the thread that runs the steps
+  struct sigaction action = {};
+  action.sa_handler = [](int) { usleep(1500000); };
+  ASSERT_EQ(sigaction(SIGUSR2, &action, nullptr), 0);
+
+  Request request;
+  request.prompt = {1, 2, 3};
+  request.max_tokens = 40;
+  request.ignore_eos = true;
+  std::vector<std::string> messages(2);
+  std::atomic<int64_t> tokens = 0;
+  for (size_t i = 0; i < 2; ++i) {
+    const auto id = engine->submit(request, [&, i](const Output& output) {
+      tokens += static_cast<int64_t>(output.tokens.size());
+      if (output.completion != nullptr) messages[i] = output.completion->status.message();
+    });
+    ASSERT_TRUE(id.ok());
+  }
+  const auto start = std::chrono::steady_clock::now();
+  Status status;
+  bool stopped = false;
+  while (status.ok()) {
+    if (tokens > 4 && !std::exchange(stopped, true)) {
+      ASSERT_EQ(syscall(SYS_tgkill, getpid(), added.front(), SIGUSR2), 0);
+    }
+    const auto stepped = engine->step();
+    status = stepped.status();
+    if (stepped.ok() && !*stepped) break;
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  EXPECT_NE(status.message().find("rank 1"), std::string::npos) << status.message();
+  for (const std::string& message : messages) EXPECT_EQ(message, status.message());
+  // Nothing runs from then on.
+  const auto later = engine->generate({&request, 1});
+  EXPECT_EQ(later.status().message(), status.message());
+  EXPECT_EQ(engine->run().message(), status.message());
 }
 
 }  // namespace
