@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <prologue/engine/model/load_model.h>
+#include <prologue/engine/model/shard.h>
 #include <prologue/kernels/internal/run.h>
 #include <prologue/layers/decoder_layer.h>
 #include <prologue/layers/rope/position_axes.h>
@@ -12,33 +13,70 @@ namespace prologue {
 
 namespace {
 
+// Says which rows a rank has of a tensor with `all` of them. (Of a vector: elements.)
+struct RankRows {
+  std::string tensor;
+  int64_t all = 0;
+  int64_t first = 0, count = 0;
+};
+
+// Rows that follow each other in their tensor, too, are one part.
+std::vector<WeightPart> parts_of(const std::vector<RankRows>& rows) {
+  std::vector<WeightPart> parts;
+  for (const RankRows& each : rows) {
+    if (!parts.empty() && parts.back().name == each.tensor && parts.back().first_row + parts.back().rows == each.first) {
+      parts.back().rows += each.count;
+    } else {
+      parts.push_back({each.tensor, each.count, each.first});
+    }
+  }
+  return parts;
+}
+
+int64_t total_rows(const std::vector<RankRows>& rows) {
+  int64_t count = 0;
+  for (const RankRows& each : rows) count += each.count;
+  return count;
+}
+
 class ModelBuilder {
  public:
   ModelBuilder(const ModelSpec& spec, const ModelOptions& options, WeightLoader& loader, bool dry)
-      : spec_(spec), options_(options), loader_(loader), dry_(dry) {}
+      : spec_(spec), options_(options), sizes_(shard_sizes(spec, options.shard)), loader_(loader), dry_(dry) {}
 
   Result<Model> build();
 
  private:
   using Part = WeightPart;
+  using Tensors = std::vector<std::pair<std::string, std::vector<int64_t>>>;  // names and shapes
 
   // These load the weights. The first error counts; after it they are none.
+  // `tensors` have the weight, or that of other ranks: they count as used also if this one loads nothing of them.
   template <class Load>
-  Weight take(const std::vector<std::pair<std::string, std::vector<int64_t>>>& tensors, int64_t rows, int64_t cols,
-              const Load& load);
+  Weight take(const Tensors& tensors, int64_t rows, int64_t cols, const Load& load);
   Weight matrix(const std::string& module, int64_t rows, int64_t cols);
   Weight vector(const std::string& name, int64_t size, float add = 0.0f);
   Weight bias(const std::string& module, int64_t size);
-  Weight stacked(const std::vector<Part>& parts, int64_t cols);
+  // The outputs of all ranks are added up, and with them this bias: only the first rank has it.
+  Weight bias_of_sum(const std::string& module, int64_t size);
+  // Returns each tensor once: rows of the same one are neighbours.
+  static Tensors tensors_of(const std::vector<RankRows>& rows, const std::vector<int64_t>& of_row);
+  // Stacks rows, one after another.
+  Weight stacked(const std::vector<RankRows>& rows, int64_t cols);
+  Weight joined(const std::vector<RankRows>& rows);
+  // Loads columns [first, first + cols) of a matrix that has all_cols.
+  Weight columns(const std::string& module, int64_t rows, int64_t all_cols, int64_t first, int64_t cols);
   std::optional<Norm> norm(const std::string& module);
   std::string name(const std::string& pattern) const { return with_number(pattern, layer_); }
 
   Attention attention(const LayerKind& kind);
   void load_qkv(Attention& attention);
-  HeadsNorm heads_norm(const std::string& pattern, int64_t num_heads);
+  // Of heads [first, first + num_heads) of `all`.
+  HeadsNorm heads_norm(const std::string& pattern, int64_t all, int64_t first, int64_t num_heads);
   Mlp mlp();
   MixtureOfExperts experts();
   DecoderLayer layer();
+  Weight lm_head(const Weight& embedding);
 
   Status add_ropes(Model& model);
   void fail(const Status& status) {
@@ -47,6 +85,7 @@ class ModelBuilder {
 
   const ModelSpec& spec_;
   const ModelOptions& options_;
+  const ShardSizes sizes_;
   WeightLoader& loader_;
   const bool dry_;
   Status status_;
@@ -55,11 +94,13 @@ class ModelBuilder {
 };
 
 template <class Load>
-Weight ModelBuilder::take(const std::vector<std::pair<std::string, std::vector<int64_t>>>& tensors, int64_t rows, int64_t cols,
-                          const Load& load) {
+Weight ModelBuilder::take(const Tensors& tensors, int64_t rows, int64_t cols, const Load& load) {
   if (!status_.ok()) return {};
   if (dry_) {
-    for (const auto& [name, shape] : tensors) loader_.expect(name, shape);
+    for (const auto& [name, shape] : tensors) {
+      loader_.expect(name, shape);
+      (void)loader_.checkpoint().tensor(name);  // which counts it as used
+    }
     (void)load();                                // is only measured; what is wrong with the tensors is said by check_expected
     return {this, rows, cols, loader_.dtype()};  // never read
   }
@@ -84,15 +125,36 @@ Weight ModelBuilder::bias(const std::string& module, int64_t size) {
   return loader_.has(module + ".bias") ? vector(module + ".bias", size) : Weight();
 }
 
-// Stacks whole tensors, one after another.
-Weight ModelBuilder::stacked(const std::vector<Part>& parts, int64_t cols) {
-  std::vector<std::pair<std::string, std::vector<int64_t>>> tensors;
-  int64_t rows = 0;
-  for (const Part& part : parts) {
-    tensors.push_back({part.name, {part.rows, cols}});
-    rows += part.rows;
+Weight ModelBuilder::bias_of_sum(const std::string& module, int64_t size) {
+  if (options_.shard.rank == 0) return bias(module, size);
+  const std::string name = module + ".bias";
+  if (loader_.has(name)) (void)take({{name, {size}}}, 1, size, []() -> Result<Weight> { return Weight(); });
+  return {};
+}
+
+Weight ModelBuilder::columns(const std::string& module, int64_t rows, int64_t all_cols, int64_t first, int64_t cols) {
+  const std::string name = module + ".weight";
+  WeightOptions options;
+  options.first_col = first, options.tensor_cols = all_cols;
+  return take({{name, {rows, all_cols}}}, rows, cols, [&] { return loader_.load_stacked({{name, rows}}, cols, options); });
+}
+
+ModelBuilder::Tensors ModelBuilder::tensors_of(const std::vector<RankRows>& rows, const std::vector<int64_t>& of_row) {
+  Tensors tensors;
+  for (const RankRows& each : rows) {
+    if (!tensors.empty() && tensors.back().first == each.tensor) continue;
+    tensors.push_back({each.tensor, {each.all}});
+    tensors.back().second.insert(tensors.back().second.end(), of_row.begin(), of_row.end());
   }
-  return take(tensors, rows, cols, [&] { return loader_.load_stacked(parts, cols); });
+  return tensors;
+}
+
+Weight ModelBuilder::stacked(const std::vector<RankRows>& rows, int64_t cols) {
+  return take(tensors_of(rows, {cols}), total_rows(rows), cols, [&] { return loader_.load_stacked(parts_of(rows), cols); });
+}
+
+Weight ModelBuilder::joined(const std::vector<RankRows>& rows) {
+  return take(tensors_of(rows, {}), 1, total_rows(rows), [&] { return loader_.load_joined(parts_of(rows)); });
 }
 
 std::optional<Norm> ModelBuilder::norm(const std::string& pattern) {
@@ -108,73 +170,77 @@ std::optional<Norm> ModelBuilder::norm(const std::string& pattern) {
 
 void ModelBuilder::load_qkv(Attention& attention) {
   const ModelConfig& config = spec_.config;
-  const int64_t q_rows = config.num_q_heads * config.head_dim, kv_rows = config.num_kv_heads * config.head_dim;
-  const int64_t rows = q_rows + 2 * kv_rows;
-  if (!spec_.names.qkv.empty() && spec_.qkv_rows == QkvRows::q_k_v) {
+  const int64_t dim = config.head_dim, all_q = config.num_q_heads * dim, all_kv = config.num_kv_heads * dim;
+  const int64_t first_q = sizes_.first_q_head * dim, num_q = sizes_.num_q_heads * dim;
+  const int64_t first_kv = sizes_.first_kv_head * dim, num_kv = sizes_.num_kv_heads * dim;
+  if (!spec_.names.qkv.empty()) {
     const std::string module = name(spec_.names.qkv);
-    attention.qkv_weight = matrix(module, rows, config.hidden_size);
-    attention.qkv_bias = bias(module, rows);
-    return;
-  }
-  if (!spec_.names.qkv.empty()) {  // the rows of each head together: the heads of q come first, then those of k, then of v
-    const std::string module = name(spec_.names.qkv);
-    const std::string weight = module + ".weight", bias = module + ".bias";
-    std::vector<Part> weights, biases;
-    for (int64_t of = 0; of < 3; ++of) {
-      for (int64_t head = 0; head < config.num_q_heads; ++head) {
-        weights.push_back({weight, config.head_dim, (3 * head + of) * config.head_dim});
-        biases.push_back({bias, config.head_dim, (3 * head + of) * config.head_dim});
+    const auto rows_of = [&](const std::string& tensor) {
+      const int64_t all = all_q + 2 * all_kv;
+      std::vector<RankRows> rows;
+      if (spec_.qkv_rows == QkvRows::q_k_v) {
+        rows = {{tensor, all, first_q, num_q},
+                {tensor, all, all_q + first_kv, num_kv},
+                {tensor, all, all_q + all_kv + first_kv, num_kv}};
+        return rows;
       }
-    }
-    attention.qkv_weight = take({{weight, {rows, config.hidden_size}}}, rows, config.hidden_size,
-                                [&] { return loader_.load_stacked(weights, config.hidden_size); });
-    if (!loader_.has(bias)) return;
-    attention.qkv_bias = take({{bias, {rows}}}, 1, rows, [&] { return loader_.load_joined(biases); });
+      // The rows of each head are together: the heads of q come first, then those of k, then of v.
+      for (int64_t of = 0; of < 3; ++of) {
+        for (int64_t head = sizes_.first_q_head; head < sizes_.first_q_head + sizes_.num_q_heads; ++head) {
+          rows.push_back({tensor, all, (3 * head + of) * dim, dim});
+        }
+      }
+      return rows;
+    };
+    attention.qkv_weight = stacked(rows_of(module + ".weight"), config.hidden_size);
+    if (loader_.has(module + ".bias")) attention.qkv_bias = joined(rows_of(module + ".bias"));
     return;
   }
   const std::string q = name(spec_.names.q), k = name(spec_.names.k), v = name(spec_.names.v);
-  attention.qkv_weight =
-      stacked({{q + ".weight", q_rows}, {k + ".weight", kv_rows}, {v + ".weight", kv_rows}}, config.hidden_size);
-  if (loader_.has(q + ".bias") && loader_.has(k + ".bias") && loader_.has(v + ".bias")) {
-    attention.qkv_bias = take({{q + ".bias", {q_rows}}, {k + ".bias", {kv_rows}}, {v + ".bias", {kv_rows}}}, 1, rows, [&] {
-      return loader_.load_joined({{q + ".bias", q_rows}, {k + ".bias", kv_rows}, {v + ".bias", kv_rows}});
-    });
-  } else {
-    attention.q_bias = bias(q, q_rows);
-    attention.k_bias = bias(k, kv_rows);
-    attention.v_bias = bias(v, kv_rows);
+  const auto q_rows = [&](const std::string& tensor) { return RankRows{tensor, all_q, first_q, num_q}; };
+  const auto kv_rows = [&](const std::string& tensor) { return RankRows{tensor, all_kv, first_kv, num_kv}; };
+  attention.qkv_weight = stacked({q_rows(q + ".weight"), kv_rows(k + ".weight"), kv_rows(v + ".weight")}, config.hidden_size);
+  const bool has_q = loader_.has(q + ".bias"), has_k = loader_.has(k + ".bias"), has_v = loader_.has(v + ".bias");
+  if (has_q && has_k && has_v) {
+    attention.qkv_bias = joined({q_rows(q + ".bias"), kv_rows(k + ".bias"), kv_rows(v + ".bias")});
+    return;
   }
+  if (has_q) attention.q_bias = joined({q_rows(q + ".bias")});
+  if (has_k) attention.k_bias = joined({kv_rows(k + ".bias")});
+  if (has_v) attention.v_bias = joined({kv_rows(v + ".bias")});
 }
 
-// Its weight is [head_dim] for all heads, or one for each head: [num_heads, head_dim], or tensors by head.
-HeadsNorm ModelBuilder::heads_norm(const std::string& pattern, int64_t num_heads) {
+// Its weight is [head_dim] for all heads, or one for each head: [heads, head_dim], or tensors by head.
+HeadsNorm ModelBuilder::heads_norm(const std::string& pattern, int64_t all, int64_t first, int64_t num_heads) {
   HeadsNorm norm;
   norm.norm = spec_.head_norm;
   if (pattern.empty()) return norm;
   const int64_t head_dim = spec_.config.head_dim;
   const std::string module = name(pattern);
+  const auto by_heads = [&](Weight weight, int64_t heads) {
+    if (weight) weight.rows = heads, weight.cols = head_dim;
+    return weight;
+  };
   const auto weights = [&](const char* suffix) {
     if (module.find("{h}") == std::string::npos) {
       const TensorInfo* const tensor = loader_.checkpoint().tensor(module + suffix);
       const bool by_head = tensor != nullptr && tensor->shape.size() == 2;
       if (!by_head && spec_.head_norm.scope == NormScope::head) return vector(module + suffix, head_dim);
+      // A norm over all heads of a token has the weights of all heads on every rank.
+      if (!by_head) return by_heads(vector(module + suffix, all * head_dim), all);
       WeightOptions converted;
       converted.convert = true;
-      Weight weight = by_head ? take({{module + suffix, {num_heads, head_dim}}}, num_heads, head_dim,
-                                     [&] { return loader_.load(module + suffix, num_heads, head_dim, converted); })
-                              : vector(module + suffix, num_heads * head_dim);
-      if (weight) weight.rows = num_heads, weight.cols = head_dim;
-      return weight;
+      return take({{module + suffix, {all, head_dim}}}, num_heads, head_dim, [&] {
+        return loader_.load_stacked({{module + suffix, num_heads, first}}, head_dim, converted);
+      });
     }
     std::vector<Part> parts;
-    std::vector<std::pair<std::string, std::vector<int64_t>>> tensors;
-    for (int64_t head = 0; head < num_heads; ++head) {
-      parts.push_back({with_number(module, head, "{h}") + suffix, head_dim});
-      tensors.push_back({parts.back().name, {head_dim}});
+    Tensors tensors;
+    for (int64_t head = 0; head < all; ++head) {
+      tensors.push_back({with_number(module, head, "{h}") + suffix, {head_dim}});
+      if (head >= first && head < first + num_heads) parts.push_back({tensors.back().first, head_dim});
     }
-    Weight weight = take(tensors, 1, num_heads * head_dim, [&] { return loader_.load_joined(parts); });
-    if (weight) weight.rows = num_heads, weight.cols = head_dim;
-    return weight;
+    return by_heads(take(tensors, 1, num_heads * head_dim, [&] { return loader_.load_joined(parts); }), num_heads);
   };
   norm.weight = weights(".weight");
   if (loader_.has(with_number(module, 0, "{h}") + ".bias")) norm.bias = weights(".bias");
@@ -185,8 +251,8 @@ Attention ModelBuilder::attention(const LayerKind& kind) {
   const ModelConfig& config = spec_.config;
   Attention attention;
   attention.layer = layer_;
-  attention.num_q_heads = config.num_q_heads;
-  attention.num_kv_heads = config.num_kv_heads;
+  attention.num_q_heads = sizes_.num_q_heads;
+  attention.num_kv_heads = sizes_.num_kv_heads;
   attention.head_dim = config.head_dim;
   attention.scale = spec_.attention_scale;
   attention.soft_cap = spec_.attention_soft_cap;
@@ -198,18 +264,23 @@ Attention ModelBuilder::attention(const LayerKind& kind) {
   attention.v_hadamard_block = options_.v_hadamard_block;
   load_qkv(attention);
   if (kind.head_norms && spec_.head_norm.placement != NormPlacement::none) {
-    attention.q_norm = heads_norm(spec_.names.q_norm, config.num_q_heads);
-    attention.k_norm = heads_norm(spec_.names.k_norm, config.num_kv_heads);
+    attention.q_norm = heads_norm(spec_.names.q_norm, config.num_q_heads, sizes_.first_q_head, sizes_.num_q_heads);
+    attention.k_norm = heads_norm(spec_.names.k_norm, config.num_kv_heads, sizes_.first_kv_head, sizes_.num_kv_heads);
   }
-  if (!spec_.names.sinks.empty()) attention.sinks = vector(name(spec_.names.sinks), config.num_q_heads);
+  if (!spec_.names.sinks.empty()) {
+    attention.sinks = joined({{name(spec_.names.sinks), config.num_q_heads, sizes_.first_q_head, sizes_.num_q_heads}});
+  }
   const std::string output = name(spec_.names.attention_output);
-  attention.output_weight = matrix(output, config.hidden_size, config.num_q_heads * config.head_dim);
-  attention.output_bias = bias(output, config.hidden_size);
+  const int64_t dim = config.head_dim;
+  attention.output_weight =
+      columns(output, config.hidden_size, config.num_q_heads * dim, sizes_.first_q_head * dim, sizes_.num_q_heads * dim);
+  attention.output_bias = bias_of_sum(output, config.hidden_size);
   return attention;
 }
 
 Mlp ModelBuilder::mlp() {
-  const int64_t hidden = spec_.config.hidden_size, width = spec_.config.intermediate_size;
+  const int64_t hidden = spec_.config.hidden_size, all = spec_.config.intermediate_size;
+  const int64_t first = sizes_.first_channel, width = sizes_.intermediate_size;
   Mlp mlp;
   mlp.activation = spec_.activation;
   mlp.gated = spec_.gated_mlp;
@@ -217,30 +288,32 @@ Mlp ModelBuilder::mlp() {
   mlp.alpha = spec_.activation_alpha;
   const std::string up = name(spec_.names.up);
   if (!spec_.gated_mlp) {
-    mlp.up_weight = matrix(up, width, hidden);
-    mlp.up_bias = bias(up, width);
+    mlp.up_weight = stacked({{up + ".weight", all, first, width}}, hidden);
+    if (loader_.has(up + ".bias")) mlp.up_bias = joined({{up + ".bias", all, first, width}});
   } else if (!spec_.names.gate_up.empty()) {
     const std::string both = name(spec_.names.gate_up);
-    mlp.up_weight = matrix(both, 2 * width, hidden);
-    mlp.up_bias = bias(both, 2 * width);
+    const auto rows_of = [&](const std::string& tensor) {
+      return std::vector<RankRows>{{tensor, 2 * all, first, width}, {tensor, 2 * all, all + first, width}};
+    };
+    mlp.up_weight = stacked(rows_of(both + ".weight"), hidden);
+    if (loader_.has(both + ".bias")) mlp.up_bias = joined(rows_of(both + ".bias"));
   } else {
     const std::string gate = name(spec_.names.gate);
-    mlp.up_weight = stacked({{gate + ".weight", width}, {up + ".weight", width}}, hidden);
+    mlp.up_weight = stacked({{gate + ".weight", all, first, width}, {up + ".weight", all, first, width}}, hidden);
     if (loader_.has(gate + ".bias")) {
-      mlp.up_bias = take({{gate + ".bias", {width}}, {up + ".bias", {width}}}, 1, 2 * width, [&] {
-        return loader_.load_joined({{gate + ".bias", width}, {up + ".bias", width}});
-      });
+      mlp.up_bias = joined({{gate + ".bias", all, first, width}, {up + ".bias", all, first, width}});
     }
   }
   const std::string down = name(spec_.names.down);
-  mlp.down_weight = matrix(down, hidden, width);
-  mlp.down_bias = bias(down, hidden);
+  mlp.down_weight = columns(down, hidden, all, first, width);
+  mlp.down_bias = bias_of_sum(down, hidden);
   return mlp;
 }
 
 MixtureOfExperts ModelBuilder::experts() {
   const ExpertsSpec& of = spec_.experts;
-  const int64_t hidden = spec_.config.hidden_size, width = of.intermediate_size, count = of.num_experts;
+  const int64_t hidden = spec_.config.hidden_size, all = of.intermediate_size, count = of.num_experts;
+  const int64_t first = sizes_.first_expert_channel, width = sizes_.expert_intermediate_size;
   MixtureOfExperts moe;
   moe.num_experts = count;
   moe.top_k = of.experts_per_token;
@@ -255,56 +328,69 @@ MixtureOfExperts ModelBuilder::experts() {
 
   WeightOptions options;
   options.experts = count;
+  // Loads a tensor [experts, size] of biases: those of up are elements, that of down is part of a sum (bias_of_sum).
+  const auto biases = [&](const Tensors& tensors, const std::vector<Part>& parts, int64_t size, bool of_sum = false) {
+    const bool is_loaded = !of_sum || options_.shard.rank == 0;
+    const Weight weight = take(tensors, count, size, [&]() -> Result<Weight> {
+      if (!is_loaded) return Weight();
+      return loader_.load_joined(parts, options);
+    });
+    return is_loaded ? weight : Weight();
+  };
+  WeightOptions down_options = options;
+  down_options.first_col = first, down_options.tensor_cols = all;
   if (!spec_.names.experts_gate_up.empty()) {
     const std::string both = name(spec_.names.experts_gate_up), down = name(spec_.names.experts_down);
     // In MXFP4 they are not transposed.
-    const auto take_experts = [&](const std::string& tensor, const std::vector<Part>& parts, int64_t rows, int64_t cols) {
+    const auto is_transposed = [&](const std::string& tensor) {
       const TensorInfo* const stored = loader_.checkpoint().tensor(tensor);
-      options.transposed = stored == nullptr || stored->type != GgmlType::mxfp4;
-      const auto shape = options.transposed ? std::vector<int64_t>{count, cols, rows} : std::vector<int64_t>{count, rows, cols};
-      return take({{tensor, shape}}, count * rows, cols, [&] { return loader_.load_stacked(parts, cols, options); });
+      return stored == nullptr || stored->type != GgmlType::mxfp4;
     };
-    moe.experts.down_weight = take_experts(down, {{down, hidden}}, hidden, width);
+    const auto shape = [&](bool transposed, int64_t rows, int64_t cols) {
+      return transposed ? std::vector<int64_t>{count, cols, rows} : std::vector<int64_t>{count, rows, cols};
+    };
+    down_options.transposed = is_transposed(down);
+    moe.experts.down_weight = take({{down, shape(down_options.transposed, hidden, all)}}, count * hidden, width, [&] {
+      return loader_.load_stacked({{down, hidden}}, width, down_options);
+    });
     options.row_step = 2;
-    moe.experts.up_weight = take_experts(both, {{both, width, 0}, {both, width, 1}}, 2 * width, hidden);
+    options.transposed = is_transposed(both);
+    const auto gate_and_up = [&](const std::string& tensor) {
+      return std::vector<Part>{{tensor, width, 2 * first}, {tensor, width, 2 * first + 1}};
+    };
+    moe.experts.up_weight = take({{both, shape(options.transposed, 2 * all, hidden)}}, count * 2 * width, hidden,
+                                 [&] { return loader_.load_stacked(gate_and_up(both), hidden, options); });
     options.transposed = false;
     const std::string both_bias = both + "_bias", down_bias = down + "_bias";
     if (!loader_.has(both_bias)) return moe;
-    moe.experts.up_bias = take({{both_bias, {count, 2 * width}}}, count, 2 * width, [&] {
-      return loader_.load_joined({{both_bias, width, 0}, {both_bias, width, 1}}, options);
-    });
+    moe.experts.up_bias = biases({{both_bias, {count, 2 * all}}}, gate_and_up(both_bias), 2 * width);
     options.row_step = 1;
-    moe.experts.down_bias = take({{down_bias, {count, hidden}}}, count, hidden, [&] {
-      return loader_.load_joined({{down_bias, hidden}}, options);
-    });
+    moe.experts.down_bias = biases({{down_bias, {count, hidden}}}, {{down_bias, hidden}}, hidden, true);
     return moe;
   }
   const std::string gate = name(spec_.names.expert_gate) + ".weight", up = name(spec_.names.expert_up) + ".weight",
                     down = name(spec_.names.expert_down) + ".weight";
   const bool apart = gate.find("{e}") != std::string::npos;
-  std::vector<std::pair<std::string, std::vector<int64_t>>> up_tensors, down_tensors;
+  Tensors up_tensors, down_tensors;
   for (int64_t e = 0; e < (apart ? count : 1); ++e) {
     const auto shape = [&](int64_t rows, int64_t cols) {
       return apart ? std::vector<int64_t>{rows, cols} : std::vector<int64_t>{count, rows, cols};
     };
-    for (const std::string& each : {gate, up}) up_tensors.emplace_back(with_number(each, e, "{e}"), shape(width, hidden));
-    down_tensors.emplace_back(with_number(down, e, "{e}"), shape(hidden, width));
+    for (const std::string& each : {gate, up}) up_tensors.emplace_back(with_number(each, e, "{e}"), shape(all, hidden));
+    down_tensors.emplace_back(with_number(down, e, "{e}"), shape(hidden, all));
   }
   moe.experts.up_weight = take(up_tensors, 2 * count * width, hidden, [&] {
-    return loader_.load_stacked({{gate, width}, {up, width}}, hidden, options);
+    return loader_.load_stacked({{gate, width, first}, {up, width, first}}, hidden, options);
   });
   moe.experts.down_weight = take(down_tensors, count * hidden, width, [&] {
-    return loader_.load_stacked({{down, hidden}}, width, options);
+    return loader_.load_stacked({{down, hidden}}, width, down_options);
   });
   const std::string gate_bias = name(spec_.names.expert_gate) + ".bias", up_bias = name(spec_.names.expert_up) + ".bias",
                     down_bias = name(spec_.names.expert_down) + ".bias";
   if (apart || !loader_.has(gate_bias)) return moe;
-  moe.experts.up_bias = take({{gate_bias, {count, width}}, {up_bias, {count, width}}}, count, 2 * width, [&] {
-    return loader_.load_joined({{gate_bias, width}, {up_bias, width}}, options);
-  });
-  moe.experts.down_bias = take({{down_bias, {count, hidden}}}, count, hidden, [&] {
-    return loader_.load_joined({{down_bias, hidden}}, options);
-  });
+  moe.experts.up_bias = biases({{gate_bias, {count, all}}, {up_bias, {count, all}}},
+                               {{gate_bias, width, first}, {up_bias, width, first}}, 2 * width);
+  moe.experts.down_bias = biases({{down_bias, {count, hidden}}}, {{down_bias, hidden}}, hidden, true);
   return moe;
 }
 
@@ -367,15 +453,42 @@ Status ModelBuilder::add_ropes(Model& model) {
   return {};
 }
 
+// A tied head is rows of the embedding where these are. They begin with a group of packed rows (lm_head_rows_of_rank).
+Weight ModelBuilder::lm_head(const Weight& embedding) {
+  const ModelConfig& config = spec_.config;
+  const int64_t first = sizes_.first_logit, rows = sizes_.num_logits;
+  if (!spec_.tied_lm_head) {
+    return stacked({{spec_.names.lm_head + ".weight", config.vocab_size, first, rows}}, config.hidden_size);
+  }
+  if (rows == config.vocab_size || !embedding) return embedding;
+  Weight head = embedding;
+  head.rows = rows;
+  if (dry_) return head;
+  const auto from = [](const void* data, int64_t bytes) { return static_cast<const unsigned char*>(data) + bytes; };
+  if (head.packed.num_segments == 0) {
+    head.data = from(head.data, first * head.cols * dtype_size(head.dtype));
+    return head;
+  }
+  PackedRows& segment = head.packed.segments[0];  // the only one: the embedding is one tensor
+  head.data = segment.data = from(segment.data, packed_weight_bytes(segment.format, first, head.cols));
+  segment.rows = rows;
+  constexpr int64_t kSquareRows = 128;
+  if (segment.scaling == WeightScaling::squares && first % kSquareRows != 0) segment.scaling = WeightScaling::blocks;
+  return head;
+}
+
 Result<Model> ModelBuilder::build() {
   const ModelConfig& config = spec_.config;
   Model model;
   model.config = config;
+  model.shard = options_.shard;
   model.dtype = loader_.dtype();
   PROLOGUE_RETURN_IF_ERROR(add_ropes(model));
   const Weight embedding = matrix(spec_.names.embedding, config.vocab_size, config.hidden_size);
-  const Weight lm_head = spec_.tied_lm_head ? embedding : matrix(spec_.names.lm_head, config.vocab_size, config.hidden_size);
-  const Weight lm_head_bias = bias(spec_.names.lm_head, config.vocab_size);
+  const Weight head = lm_head(embedding);
+  const std::string head_bias = spec_.names.lm_head + ".bias";
+  const Weight lm_head_bias =
+      !loader_.has(head_bias) ? Weight() : joined({{head_bias, config.vocab_size, sizes_.first_logit, sizes_.num_logits}});
 
   GraphBuilder g(model.dtype);
   Value residual = g.embedding("residual", embedding, spec_.embedding_scale);
@@ -392,7 +505,7 @@ Result<Model> ModelBuilder::build() {
   PROLOGUE_RETURN_IF_ERROR(status_);
   Value x = g.add_norm("final_norm", previous, residual, *final_norm);
   x = g.select_logit_rows("last_tokens", x);
-  x = g.linear("lm_head", x, lm_head, lm_head_bias, DType::f32);
+  x = g.linear("lm_head", x, head, lm_head_bias, DType::f32);
   if (spec_.logit_scale != 1.0f || spec_.logit_soft_cap != 0.0f) {
     x = g.scale_logits("logits", x, spec_.logit_scale, spec_.logit_soft_cap);
   }
@@ -420,6 +533,7 @@ Status settle_tied_head(ModelSpec& spec, const WeightLoader& loader, std::vector
 }  // namespace
 
 Result<Model> build_model(const ModelSpec& given, const ModelOptions& options, WeightLoader& loader) {
+  PROLOGUE_RETURN_IF_ERROR(check_shards(loader.checkpoint().path(), given, options.shard));
   ModelSpec spec = given;
   std::vector<std::string> warnings;
   PROLOGUE_RETURN_IF_ERROR(settle_tied_head(spec, loader, warnings));

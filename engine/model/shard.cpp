@@ -12,7 +12,8 @@ namespace prologue {
 namespace {
 
 bool has_layers(const ModelSpec& spec, bool experts) {
-  return std::any_of(spec.kinds.begin(), spec.kinds.end(), [&](const LayerKind& kind) { return kind.experts == experts; });
+  return std::any_of(spec.kind_of_layer.begin(), spec.kind_of_layer.end(),
+                     [&](int32_t kind) { return spec.kinds[static_cast<size_t>(kind)].experts == experts; });
 }
 
 // Returns what of the model cannot be split among so many ranks: "9 query heads"; empty: it can be.
@@ -29,6 +30,10 @@ std::string undivided(const ModelSpec& spec, int64_t num_ranks) {
   }
   if ((num_ranks - 1) * lm_head_rows_of_rank(config.vocab_size, num_ranks) >= config.vocab_size) {
     return str_cat("a vocabulary of ", config.vocab_size, ", of which a rank has a multiple of ", kPackedGroupRows, " tokens,");
+  }
+  // Its weights are loaded whole on every rank; what is missing is a graph that gathers q and k before the norm.
+  if (spec.head_norm.placement != NormPlacement::none && spec.head_norm.scope == NormScope::token) {
+    return "a norm over all heads of a token";
   }
   return {};
 }
@@ -70,15 +75,15 @@ Status check_shards(const std::string& path, const ModelSpec& spec, const ModelS
   const std::string problem = undivided(spec, shard.num_ranks);
   if (problem.empty()) return {};
   std::vector<int64_t> possible;
-  for (int64_t ranks = 1; ranks <= kMaxRanks; ++ranks) {
-    if (ranks == 1 || undivided(spec, ranks).empty()) possible.push_back(ranks);
+  for (int64_t ranks = 2; ranks <= kMaxRanks; ++ranks) {
+    if (undivided(spec, ranks).empty()) possible.push_back(ranks);
   }
   std::string counts;
   for (size_t i = 0; i < possible.size(); ++i) {
     counts += str_cat(i == 0 ? "" : i + 1 == possible.size() ? " or " : ", ", possible[i]);
   }
-  return invalid_argument(path, ": ", problem, " cannot be split among ", shard.num_ranks, " ranks: ", counts,
-                          possible.size() == 1 ? " rank would do" : " ranks would do");
+  return invalid_argument(path, ": ", problem, " cannot be split among ", shard.num_ranks,
+                          " ranks: ", possible.empty() ? std::string("only 1 rank") : counts + " ranks", " would do");
 }
 
 }  // namespace prologue

@@ -162,7 +162,8 @@ void WeightLoader::count(const std::vector<Slice>& slices, const Options& option
   for (const Slice& slice : slices) {
     const WeightFormat format = packed ? weight_format(slice.tensor->type) : WeightFormat::dense;
     const GgmlTypeInfo& type = *ggml_type_info(slice.tensor->type);
-    if (measuring_) measured_bytes_ += slice.rows * slice.cols / type.block_elements * type.block_bytes;
+    const int64_t read_cols = divides_blocks(slice) ? with_whole_blocks(slice).cols : slice.cols;
+    if (measuring_) measured_bytes_ += slice.rows * read_cols / type.block_elements * type.block_bytes;
     weight_bytes_ += packed ? packed_weight_bytes(format, slice.rows, slice.cols) : slice.rows * slice.cols * dtype_size(dtype_);
     if (packed && std::find(formats_.begin(), formats_.end(), format) == formats_.end()) formats_.push_back(format);
   }
@@ -188,10 +189,12 @@ Status WeightLoader::unexpected_shape(const TensorInfo& tensor, const std::strin
 
 Result<Weight> WeightLoader::load(const std::string& name, int64_t rows, int64_t cols, const Options& options) {
   PROLOGUE_ASSIGN_OR_RETURN(const TensorInfo* const tensor, find(name));
-  Shape shape = rows == 1 ? Shape{cols} : options.transposed ? Shape{cols, rows} : Shape{rows, cols};
+  const int64_t tensor_cols = options.tensor_cols > 0 ? options.tensor_cols : cols;
+  Shape shape = rows == 1 ? Shape{tensor_cols} : options.transposed ? Shape{tensor_cols, rows} : Shape{rows, tensor_cols};
   if (options.experts > 0) shape.insert(shape.begin(), options.experts);
   if (without_leading_ones(tensor->shape) != without_leading_ones(shape)) return unexpected_shape(*tensor, shape_text(shape));
-  return rows == 1 ? load_joined({{name, cols}}, options) : load_stacked({{name, rows}}, cols, options);
+  const bool is_vector = rows == 1 && options.tensor_cols == 0;
+  return is_vector ? load_joined({{name, cols}}, options) : load_stacked({{name, rows}}, cols, options);
 }
 
 Result<Weight> WeightLoader::load_stacked(const std::vector<Part>& parts, int64_t cols, const Options& options) {
@@ -241,6 +244,11 @@ Result<std::vector<WeightLoader::Slice>> WeightLoader::slices_of(const std::vect
       return invalid_argument("tensor ", printable(part.name), ": ", part.rows, " rows from ", part.first_row, " in steps of ",
                               options.row_step, " of ", options.experts, " experts: must be at least 1, 0, 1 and 0");
     }
+    const int64_t tensor_cols = options.tensor_cols > 0 ? options.tensor_cols : cols;
+    if (options.first_col < 0 || options.first_col > tensor_cols - cols || (is_vector && options.tensor_cols != 0)) {
+      return invalid_argument("tensor ", printable(part.name), ": ", cols, " columns from ", options.first_col, " of ",
+                              tensor_cols, is_vector ? " of a vector" : "", ": must be columns of a matrix");
+    }
     for (int64_t expert = 0; expert < std::max<int64_t>(1, options.experts); ++expert) {
       PROLOGUE_ASSIGN_OR_RETURN(const Slice slice, slice_of(part, expert, is_vector, cols, options));
       slices.push_back(slice);
@@ -252,6 +260,7 @@ Result<std::vector<WeightLoader::Slice>> WeightLoader::slices_of(const std::vect
 Result<WeightLoader::Slice> WeightLoader::slice_of(const Part& part, int64_t expert, bool is_vector, int64_t cols,
                                                    const Options& options) const {
   const bool transposed = options.transposed && !is_vector;
+  const int64_t tensor_cols = options.tensor_cols > 0 ? options.tensor_cols : cols;
   const bool has_all_experts = options.experts > 0 && part.name.find("{e}") == std::string::npos;
   PROLOGUE_ASSIGN_OR_RETURN(const TensorInfo* const tensor, find(with_number(part.name, expert, "{e}")));
   // The tensor is read as [experts, outer, inner]; the rows are one of these two.
@@ -259,16 +268,19 @@ Result<WeightLoader::Slice> WeightLoader::slice_of(const Part& part, int64_t exp
   if (dims && is_vector) dims->push_back(1);
   if (dims && !has_all_experts) dims->insert(dims->begin(), 1);
   const int64_t rows = !dims ? 0 : (*dims)[transposed ? 2 : 1];
-  if (!dims || dims->front() != (has_all_experts ? options.experts : 1) || (*dims)[transposed ? 1 : 2] != cols ||
+  if (!dims || dims->front() != (has_all_experts ? options.experts : 1) || (*dims)[transposed ? 1 : 2] != tensor_cols ||
       part.first_row >= rows || part.rows - 1 > (rows - 1 - part.first_row) / options.row_step) {
     const std::string of_experts = has_all_experts ? str_cat(options.experts, " experts of ") : "";
     return unexpected_shape(
-        *tensor, str_cat(of_experts, part.rows, " rows from ", part.first_row, " in steps of ", options.row_step, ", of ", cols,
-                         transposed ? " elements, transposed," : " elements"));
+        *tensor, str_cat(of_experts, part.rows, " rows from ", part.first_row, " in steps of ", options.row_step, ", of ",
+                         tensor_cols, transposed ? " elements, transposed," : " elements"));
   }
-  const int64_t begin = has_all_experts ? expert * rows * cols : 0;
-  if (transposed) return Slice{tensor, begin + part.first_row, part.rows, cols, options.row_step, rows};
-  return Slice{tensor, begin + part.first_row * cols, part.rows, cols, options.row_step * cols, 1};
+  const int64_t begin = has_all_experts ? expert * rows * tensor_cols : 0;
+  if (transposed) {
+    return Slice{tensor, begin + options.first_col * rows + part.first_row, part.rows, cols, options.row_step, rows};
+  }
+  const int64_t first = part.first_row * tensor_cols + options.first_col;
+  return Slice{tensor, begin + first, part.rows, cols, options.row_step * tensor_cols, 1, tensor_cols};
 }
 
 Result<unsigned char*> WeightLoader::allocate(int64_t num_bytes) {
@@ -303,6 +315,7 @@ bool WeightLoader::can_pack(const std::vector<Slice>& slices, const Options& opt
     const WeightFormat format = weight_format(slice.tensor->type);
     if (!weight_format_is_packed(format) || slice.col_stride != 1 || slice.cols % weight_block_elements(format) != 0)
       return false;
+    if (slice.begin % weight_block_elements(format) != 0) return false;
     if (format != weight_format(slices[i / experts * experts].tensor->type)) return false;
     if (options.experts > 0 && slice.rows % kPackedGroupRows != 0) return false;
   }
@@ -311,7 +324,6 @@ bool WeightLoader::can_pack(const std::vector<Slice>& slices, const Options& opt
 
 // Blocks are packed on the host; for CUDA a piece at a time in staging_.
 Status WeightLoader::pack(const Slice& slice, unsigned char*& target) {
-  const bool direct = execution_.device == Device::cpu;
   const WeightFormat format = weight_format(slice.tensor->type);
   const int64_t row_bytes = slice.cols / weight_block_elements(format) * weight_block_bytes(format);
   const int64_t at_once = std::max<int64_t>(1, elements_at_once(slice.tensor->type) / (slice.row_stride * kPackedGroupRows)) *
@@ -319,18 +331,17 @@ Status WeightLoader::pack(const Slice& slice, unsigned char*& target) {
   for (int64_t row = 0; row < slice.rows; row += at_once) {
     const int64_t rows = std::min(at_once, slice.rows - row), packed_bytes = packed_weight_bytes(format, rows, slice.cols);
     PROLOGUE_ASSIGN_OR_RETURN(const std::byte* const blocks, read_rows(slice, row, rows));
-    if (!direct) staging_.resize(std::max(staging_.size(), static_cast<size_t>(packed_bytes)));
-    void* const packed = direct ? target : staging_.data();
+    unsigned char* const packed = on_host(target, packed_bytes);
     const Execution host{Device::cpu, execution_.num_threads};
     PROLOGUE_RETURN_IF_ERROR(pack_weight({format, rows, slice.cols, blocks, packed}, host));
-    if (!direct) PROLOGUE_RETURN_IF_ERROR(copy_to_device(target, packed, packed_bytes, execution_));
-    target += packed_bytes;
+    PROLOGUE_RETURN_IF_ERROR(put(packed, packed_bytes, target));
     count_bytes(rows * row_bytes);
   }
   return {};
 }
 
-// Squares are those of the tensor: a segment has them if each slice begins with one, and all but the last end with one.
+// Squares are those of the tensor: a segment has them if each slice begins with one, and all but the last end with one. (Columns that are
+// packed always do: they are whole blocks.)
 WeightScaling WeightLoader::scaling_of(std::span<const Slice> slices) {
   constexpr int64_t kSquareRows = 128;
   const WeightScaling scaling = slices.front().tensor->scaling;
@@ -338,7 +349,7 @@ WeightScaling WeightLoader::scaling_of(std::span<const Slice> slices) {
     if (slice.tensor->scaling != scaling) return WeightScaling::blocks;
     if (scaling != WeightScaling::squares) continue;
     const bool is_last = &slice == &slices.back();
-    const bool in_squares = slice.row_stride == slice.cols && slice.begin / slice.cols % kSquareRows == 0;
+    const bool in_squares = slice.row_stride == slice.tensor_cols && slice.begin / slice.tensor_cols % kSquareRows == 0;
     if (!in_squares || (!is_last && slice.rows % kSquareRows != 0)) return WeightScaling::blocks;
   }
   return scaling;
@@ -401,10 +412,11 @@ Status WeightLoader::load_contiguous(const Slice& slice, float add, unsigned cha
 
 Status WeightLoader::load_strided(const Slice& slice, float add, unsigned char*& target) {
   const GgmlTypeInfo& type = *ggml_type_info(slice.tensor->type);
-  const bool whole_rows = slice.col_stride == 1;
-  if (whole_rows ? slice.cols % type.block_elements != 0 : type.block_elements != 1) return divided_block(slice);
-  if (whole_rows) {
-    const int64_t at_once = std::max<int64_t>(1, kElementsAtOnce / slice.row_stride);
+  if (divides_blocks(slice)) return load_inside_blocks(slice, add, target);
+  const bool in_rows = slice.col_stride == 1;
+  if (in_rows ? slice.cols % type.block_elements != 0 : type.block_elements != 1) return divided_block(slice);
+  if (in_rows) {
+    const int64_t at_once = std::max<int64_t>(1, elements_at_once(slice.tensor->type) / slice.row_stride);
     for (int64_t row = 0; row < slice.rows; row += at_once) {
       const int64_t rows = std::min(at_once, slice.rows - row);
       PROLOGUE_ASSIGN_OR_RETURN(const std::byte* const source, read_rows(slice, row, rows));
@@ -421,6 +433,40 @@ Status WeightLoader::load_strided(const Slice& slice, float add, unsigned char*&
                                               : gather_elements<uint16_t>;
   gather(source_.data(), slice.rows, slice.cols, slice.row_stride, slice.col_stride, gathered_.data(), execution_.num_threads);
   return store(*slice.tensor, gathered_.data(), slice.rows * slice.cols, add, target);
+}
+
+bool WeightLoader::divides_blocks(const Slice& slice) {
+  const int64_t block = ggml_type_info(slice.tensor->type)->block_elements;
+  return slice.col_stride == 1 && slice.row_stride % block == 0 && (slice.begin % block != 0 || slice.cols % block != 0);
+}
+
+WeightLoader::Slice WeightLoader::with_whole_blocks(const Slice& slice) {
+  const int64_t block = ggml_type_info(slice.tensor->type)->block_elements, before = slice.begin % block;
+  Slice whole = slice;
+  whole.begin -= before;
+  whole.cols = round_up(before + slice.cols, block);
+  return whole;
+}
+
+// Whole blocks are converted, and the columns taken from what they give.
+Status WeightLoader::load_inside_blocks(const Slice& slice, float add, unsigned char*& target) {
+  const GgmlTypeInfo& type = *ggml_type_info(slice.tensor->type);
+  const Slice whole = with_whole_blocks(slice);
+  const int64_t before = slice.begin - whole.begin, size = dtype_size(dtype_), row_bytes = slice.cols * size;
+  const int64_t at_once = std::max<int64_t>(1, elements_at_once(slice.tensor->type) / slice.row_stride);
+  for (int64_t row = 0; row < slice.rows; row += at_once) {
+    const int64_t rows = std::min(at_once, slice.rows - row), count = rows * whole.cols;
+    PROLOGUE_ASSIGN_OR_RETURN(const std::byte* const source, read_rows(whole, row, rows));
+    unpacked_.resize(std::max(unpacked_.size(), static_cast<size_t>(count * size)));
+    PROLOGUE_RETURN_IF_ERROR(convert(*slice.tensor, source, count, add, unpacked_.data()));
+    unsigned char* const host = on_host(target, rows * row_bytes);
+    for (int64_t r = 0; r < rows; ++r) {
+      std::memcpy(host + r * row_bytes, unpacked_.data() + (r * whole.cols + before) * size, static_cast<size_t>(row_bytes));
+    }
+    PROLOGUE_RETURN_IF_ERROR(put(host, rows * row_bytes, target));
+    count_bytes(count / type.block_elements * type.block_bytes);
+  }
+  return {};
 }
 
 Result<const std::byte*> WeightLoader::read_rows(const Slice& slice, int64_t row, int64_t rows) {
@@ -450,23 +496,35 @@ Status WeightLoader::read(const Slice& slice, int64_t first, int64_t count) {
 
 Status WeightLoader::store(const TensorInfo& tensor, const std::byte* source, int64_t count, float add, unsigned char*& target) {
   const GgmlTypeInfo& type = *ggml_type_info(tensor.type);
-  const int64_t out_bytes = count * dtype_size(dtype_), num_blocks = count / type.block_elements;
-  const bool direct = execution_.device == Device::cpu;
-  if (!direct) staging_.resize(std::max(staging_.size(), static_cast<size_t>(out_bytes)));
-  void* const out = direct ? target : staging_.data();
+  const int64_t out_bytes = count * dtype_size(dtype_);
+  unsigned char* const host = on_host(target, out_bytes);
+  PROLOGUE_RETURN_IF_ERROR(convert(tensor, source, count, add, host));
+  PROLOGUE_RETURN_IF_ERROR(put(host, out_bytes, target));
+  count_bytes(count / type.block_elements * type.block_bytes);
+  return {};
+}
+
+Status WeightLoader::convert(const TensorInfo& tensor, const std::byte* source, int64_t count, float add, void* out) {
+  const GgmlTypeInfo& type = *ggml_type_info(tensor.type);
+  const int64_t num_blocks = count / type.block_elements;
   const int threads = execution_.num_threads;
-  if (add == 0.0f) {
-    PROLOGUE_RETURN_IF_ERROR(dequantize_rows(tensor.type, source, num_blocks, type.block_elements, dtype_, out, threads));
-  } else {
-    sums_.resize(std::max(sums_.size(), static_cast<size_t>(count)));
-    PROLOGUE_RETURN_IF_ERROR(
-        dequantize_rows(tensor.type, source, num_blocks, type.block_elements, DType::f32, sums_.data(), threads));
-    for (int64_t i = 0; i < count; ++i) sums_[static_cast<size_t>(i)] += add;
-    PROLOGUE_RETURN_IF_ERROR(dequantize_rows(GgmlType::f32, sums_.data(), count, 1, dtype_, out, threads));
-  }
-  if (!direct) PROLOGUE_RETURN_IF_ERROR(copy_to_device(target, out, out_bytes, execution_));
-  target += out_bytes;
-  count_bytes(num_blocks * type.block_bytes);
+  if (add == 0.0f) return dequantize_rows(tensor.type, source, num_blocks, type.block_elements, dtype_, out, threads);
+  sums_.resize(std::max(sums_.size(), static_cast<size_t>(count)));
+  PROLOGUE_RETURN_IF_ERROR(
+      dequantize_rows(tensor.type, source, num_blocks, type.block_elements, DType::f32, sums_.data(), threads));
+  for (int64_t i = 0; i < count; ++i) sums_[static_cast<size_t>(i)] += add;
+  return dequantize_rows(GgmlType::f32, sums_.data(), count, 1, dtype_, out, threads);
+}
+
+unsigned char* WeightLoader::on_host(unsigned char* target, int64_t num_bytes) {
+  if (execution_.device == Device::cpu) return target;
+  staging_.resize(std::max(staging_.size(), static_cast<size_t>(num_bytes)));
+  return staging_.data();
+}
+
+Status WeightLoader::put(const unsigned char* host, int64_t num_bytes, unsigned char*& target) {
+  if (host != target) PROLOGUE_RETURN_IF_ERROR(copy_to_device(target, host, num_bytes, execution_));
+  target += num_bytes;
   return {};
 }
 

@@ -31,6 +31,8 @@ struct WeightOptions {
   // name has "{e}", there is one for each expert. Rows are counted inside an expert, and the parts follow each other inside each: the weight is
   // [experts * sum of rows, cols] (vectors: [experts, sum of rows]). If it is packed, each part is a segment, with its rows of all experts.
   int64_t experts = 0;
+  // Of matrices, columns [first_col, first_col + cols) of tensors that have tensor_cols. 0: the tensors have no other columns.
+  int64_t first_col = 0, tensor_cols = 0;
 };
 
 // Dimensions of 1 at the front of a tensor's shape do not count: [1, n] is a vector too.
@@ -43,7 +45,7 @@ class WeightLoader {
   // keep_quantized: a matrix whose tensors are all quantised stays so, and is only packed (kernels/base/weight_format.h), on the CPU as on
   // CUDA. These are converted all the same: transposed matrices, those of more than kMaxWeightSegments parts, and those of experts of which a
   // part has another format for each expert, or rows that are no multiple of 16. The columns of packed matrices are whole blocks, so a multiple
-  // of 32, 128 or 256.
+  // of 32, 64, 128 or 256: a matrix of columns that begin or end inside a block of their tensor is converted, too.
   WeightLoader(const Checkpoint& checkpoint, DType dtype, const Execution& execution, std::function<void(double)> progress,
                bool keep_quantized = false);
 
@@ -64,7 +66,7 @@ class WeightLoader {
 
   // ---- Loading. A tensor then counts as used. ----
 
-  // Loads the whole tensor as [rows, cols] (with `experts`: rows of one expert). rows = 1: a vector [cols]. row_step must be 1.
+  // Loads all rows of the tensor as [rows, cols] (with `experts`: rows of one expert). rows = 1: a vector [cols]. row_step must be 1.
   Result<Weight> load(const std::string& name, int64_t rows, int64_t cols, const Options& options = {});
   // Loads rows of tensors with `cols` columns as one weight, the parts one after another. A tensor may occur several times.
   Result<Weight> load_stacked(const std::vector<Part>& parts, int64_t cols, const Options& options = {});
@@ -96,7 +98,8 @@ class WeightLoader {
     std::string name;
     std::vector<int64_t> shape;
   };
-  // Says where the elements of a tensor are as rows: element (r, c) is at begin + r * row_stride + c * col_stride.
+  // Says where the elements of a tensor are as rows: element (r, c) is at begin + r * row_stride + c * col_stride. A row of the tensor itself
+  // has tensor_cols (transposed: unused).
   struct Slice {
     const TensorInfo* tensor = nullptr;
     int64_t begin = 0;
@@ -104,6 +107,7 @@ class WeightLoader {
     int64_t cols = 0;
     int64_t row_stride = 0;
     int64_t col_stride = 1;
+    int64_t tensor_cols = 0;
   };
 
   Result<const TensorInfo*> find(const std::string& name) const;
@@ -113,6 +117,10 @@ class WeightLoader {
   Result<Slice> slice_of(const Part& part, int64_t expert, bool is_vector, int64_t cols, const Options& options) const;
   Status unexpected_shape(const TensorInfo& tensor, const std::string& expected) const;
   Status divided_block(const Slice& slice) const;
+  // Whether rows of the slice begin or end inside blocks. (Rows of the tensor do not.)
+  static bool divides_blocks(const Slice& slice);
+  // Returns the slice with all columns of the blocks that it has columns of.
+  static Slice with_whole_blocks(const Slice& slice);
   void count(const std::vector<Slice>& slices, const Options& options);
 
   Result<Weight> load_slices(const std::vector<Slice>& slices, const Options& options);
@@ -124,12 +132,17 @@ class WeightLoader {
   void count_bytes(int64_t num_bytes);
   Status load_contiguous(const Slice& slice, float add, unsigned char*& target);
   Status load_strided(const Slice& slice, float add, unsigned char*& target);
-  // Reads rows [row, row + rows) of a slice of whole rows, and returns them as one array of blocks.
+  Status load_inside_blocks(const Slice& slice, float add, unsigned char*& target);
+  // Reads rows [row, row + rows) of a slice whose rows are whole blocks, and returns them as one array of blocks.
   Result<const std::byte*> read_rows(const Slice& slice, int64_t row, int64_t rows);
   // Reads elements [first, first + count) of the tensor, whole blocks, to source_.
   Status read(const Slice& slice, int64_t first, int64_t count);
   // Converts `count` elements, copies them to the device and advances `target` past them.
   Status store(const TensorInfo& tensor, const std::byte* source, int64_t count, float add, unsigned char*& target);
+  // These are parts of it: converts to the host's memory; returns where on the host to put what `target` will have; copies it there.
+  Status convert(const TensorInfo& tensor, const std::byte* source, int64_t count, float add, void* out);
+  unsigned char* on_host(unsigned char* target, int64_t num_bytes);
+  Status put(const unsigned char* host, int64_t num_bytes, unsigned char*& target);
   // Allocates memory that the model will own, 256-byte aligned. That of small weights is a part of a large block, so that they do not waste
   // huge pages.
   Result<unsigned char*> allocate(int64_t num_bytes);
@@ -147,10 +160,11 @@ class WeightLoader {
   int64_t total_bytes_ = 0;  // of the tensors, or, once it was measured, of those that are loaded
   int64_t measured_bytes_ = 0;
   int64_t done_bytes_ = 0;
-  std::vector<std::byte> source_;       // a piece of a tensor as the file has it
-  std::vector<std::byte> gathered_;     // its rows, contiguous
-  std::vector<float> sums_;             // in float32, if something is added
-  std::vector<unsigned char> staging_;  // converted or packed, before the copy to another device
+  std::vector<std::byte> source_;        // a piece of a tensor as the file has it
+  std::vector<std::byte> gathered_;      // its rows, contiguous
+  std::vector<float> sums_;              // in float32, if something is added
+  std::vector<unsigned char> unpacked_;  // converted, with columns that are not needed
+  std::vector<unsigned char> staging_;   // converted or packed, before the copy to another device
   std::vector<Buffer> blocks_;
   std::vector<int64_t> block_used_;  // bytes of each block
 };
