@@ -68,6 +68,8 @@ class ModelBuilder {
   Weight columns(const std::string& module, int64_t rows, int64_t all_cols, int64_t first, int64_t cols);
   std::optional<Norm> norm(const std::string& module);
   std::string name(const std::string& pattern) const { return with_number(pattern, layer_); }
+  // Whether other ranks have the rest of each layer.
+  bool is_part() const { return options_.shard.num_ranks > 1; }
 
   Attention attention(const LayerKind& kind);
   void load_qkv(Attention& attention);
@@ -266,6 +268,9 @@ Attention ModelBuilder::attention(const LayerKind& kind) {
   if (kind.head_norms && spec_.head_norm.placement != NormPlacement::none) {
     attention.q_norm = heads_norm(spec_.names.q_norm, config.num_q_heads, sizes_.first_q_head, sizes_.num_q_heads);
     attention.k_norm = heads_norm(spec_.names.k_norm, config.num_kv_heads, sizes_.first_kv_head, sizes_.num_kv_heads);
+    if (is_part() && spec_.head_norm.scope == NormScope::token) {
+      attention.all_heads = {config.num_q_heads, config.num_kv_heads, sizes_.first_q_head, sizes_.first_kv_head};
+    }
   }
   if (!spec_.names.sinks.empty()) {
     attention.sinks = joined({{name(spec_.names.sinks), config.num_q_heads, sizes_.first_q_head, sizes_.num_q_heads}});
@@ -408,6 +413,7 @@ DecoderLayer ModelBuilder::layer() {
     layer.mlp = mlp();
   }
   layer.mlp_post_norm = norm(spec_.names.mlp_post_norm);
+  layer.is_part = is_part();
   return layer;
 }
 
@@ -469,6 +475,11 @@ Weight ModelBuilder::lm_head(const Weight& embedding) {
     head.data = from(head.data, first * head.cols * dtype_size(head.dtype));
     return head;
   }
+  if (first % kPackedGroupRows != 0) {
+    fail(unsupported(loader_.checkpoint().path(), ": a vocabulary of ", config.vocab_size, " tokens is too small for ",
+                     options_.shard.num_ranks, " ranks while the embedding, which is the lm_head, too, stays packed"));
+    return {};
+  }
   PackedRows& segment = head.packed.segments[0];  // the only one: the embedding is one tensor
   head.data = segment.data = from(segment.data, packed_weight_bytes(segment.format, first, head.cols));
   segment.rows = rows;
@@ -508,6 +519,9 @@ Result<Model> ModelBuilder::build() {
   x = g.linear("lm_head", x, head, lm_head_bias, DType::f32);
   if (spec_.logit_scale != 1.0f || spec_.logit_soft_cap != 0.0f) {
     x = g.scale_logits("logits", x, spec_.logit_scale, spec_.logit_soft_cap);
+  }
+  if (is_part()) {
+    x = g.all_gather("all_logits", x, config.vocab_size, lm_head_rows_of_rank(config.vocab_size, options_.shard.num_ranks));
   }
   PROLOGUE_ASSIGN_OR_RETURN(model.graph, std::move(g).finish(x));
   return model;

@@ -29,12 +29,11 @@ std::string undivided(const ModelSpec& spec, int64_t num_ranks) {
     return str_cat("the ", spec.experts.intermediate_size, " channels of an expert");
   }
   if ((num_ranks - 1) * lm_head_rows_of_rank(config.vocab_size, num_ranks) >= config.vocab_size) {
-    return str_cat("a vocabulary of ", config.vocab_size, ", of which a rank has a multiple of ", kPackedGroupRows, " tokens,");
+    return str_cat("a vocabulary of ", config.vocab_size, " tokens");
   }
-  // Its weights are loaded whole on every rank; what is missing is a graph that gathers q and k before the norm.
-  if (spec.head_norm.placement != NormPlacement::none && spec.head_norm.scope == NormScope::token) {
-    return "a norm over all heads of a token";
-  }
+  // Such a norm reads each KV head once.
+  const bool norms_token = spec.head_norm.placement != NormPlacement::none && spec.head_norm.scope == NormScope::token;
+  if (norms_token && kv_heads % num_ranks != 0) return str_cat("a norm over all ", kv_heads, " KV heads of a token");
   return {};
 }
 
@@ -42,9 +41,11 @@ std::string undivided(const ModelSpec& spec, int64_t num_ranks) {
 
 int64_t kv_heads_of_rank(int64_t num_kv_heads, int64_t num_ranks) { return std::max<int64_t>(1, num_kv_heads / num_ranks); }
 
-// A head that is the embedding, too, is packed in groups of so many rows: each rank's part begins with a group.
+// A head that is the embedding, too, may be packed in groups of so many rows: each rank's part begins with a group, unless the vocabulary is so
+// small that the last rank would have none.
 int64_t lm_head_rows_of_rank(int64_t vocab_size, int64_t num_ranks) {
-  return num_ranks == 1 ? vocab_size : round_up(divide_up(vocab_size, num_ranks), kPackedGroupRows);
+  const int64_t rows = divide_up(vocab_size, num_ranks), whole_groups = round_up(rows, kPackedGroupRows);
+  return num_ranks == 1 || (num_ranks - 1) * whole_groups >= vocab_size ? rows : whole_groups;
 }
 
 ShardSizes shard_sizes(const ModelSpec& spec, const ModelShard& shard) {
