@@ -69,9 +69,25 @@ void Ranks::abort(const Status& status) {
 Status Ranks::run_one(int64_t r, const Work& work) {
   const bool on_gpu = execution(r).device == Device::cuda;
   Status status = on_gpu ? use_gpu(static_cast<int32_t>(r)) : Status();
-  if (status.ok()) status = catch_out_of_memory([&] { return work(r); });
-  if (status.ok()) return {};
-  return error_status(status.code(), "rank ", r, on_gpu ? str_cat(" (GPU ", r, ")") : "", ": ", status.message());
+  return status.ok() ? catch_out_of_memory([&] { return work(r); }) : status;
+}
+
+// An error that all ranks have, such as a bad file, names none of them.
+Status Ranks::first_error() {
+  const Status first = ranks_.front().status;
+  bool are_same = true;
+  for (const Rank& rank : ranks_) are_same = are_same && rank.status.message() == first.message();
+  if (are_same) return first;
+  for (int64_t r = 0; r < size(); ++r) {
+    const Status& status = ranks_[static_cast<size_t>(r)].status;
+    if (!status.ok()) return named(r, status);
+  }
+  return {};
+}
+
+Status Ranks::named(int64_t r, const Status& status) const {
+  const std::string gpu = execution(r).device == Device::cuda ? str_cat(" (GPU ", r, ")") : "";
+  return error_status(status.code(), "rank ", r, gpu, ": ", status.message());
 }
 
 Status Ranks::run_together(const Work& work) {
@@ -79,7 +95,7 @@ Status Ranks::run_together(const Work& work) {
   PROLOGUE_RETURN_IF_ERROR(status());
   const Status failed = run([&](int64_t r) {
     const Status status = catch_out_of_memory([&] { return work(r); });
-    if (!status.ok() && this->status().ok()) abort(error_status(status.code(), "rank ", r, ": ", status.message()));
+    if (!status.ok() && this->status().ok()) abort(named(r, status));
     return status;
   });
   const Status ended = status();
@@ -116,10 +132,7 @@ Status Ranks::run(const Work& work) {
     std::unique_lock lock(mutex_);
     end_.wait(lock, [&] { return num_working_ == 0; });
   }
-  for (Rank& rank : ranks_) {
-    if (const Status result = std::exchange(rank.status, {}); !result.ok()) return result;
-  }
-  return {};
+  return catch_out_of_memory([&] { return first_error(); });
 }
 
 }  // namespace prologue

@@ -55,6 +55,8 @@ class Ranks {
   Status start();
   void serve(int64_t rank);
   Status run_one(int64_t rank, const Work& work);
+  Status first_error();
+  Status named(int64_t rank, const Status& status) const;
 
   double wait_seconds_ = 0.0;
   std::vector<Rank> ranks_;

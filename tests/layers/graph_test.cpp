@@ -24,9 +24,9 @@ using test::kVocab;
 using test::TinyModel;
 
 // Prefills two sequences, decodes a token of each, and one of the first alone; the logits of all steps.
-std::vector<float> run_steps(TinyModel& model, Graph graph) {
+std::vector<float> run_steps(TinyModel& model, Graph graph, Communicator* communicator = nullptr) {
   const Execution& execution = model.execution;
-  auto executor = GraphExecutor::create(std::move(graph), model.storage, {16, 8, 2, 16}, execution);
+  auto executor = GraphExecutor::create(std::move(graph), model.storage, {16, 8, 2, 16}, execution, nullptr, communicator);
   EXPECT_TRUE(executor.ok()) << executor.status().message();
   auto buffers = StepBuffers::create({16, 2, 16, 4}, execution.device).value();
   const std::vector<int32_t> tokens = {3, 1, 4, 1, 5, 9, 2, 6};
@@ -107,6 +107,53 @@ TEST_P(GraphOnBackend, FusedProjectionsEqualTheOthersBitForBitInFloat32) {
       for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], want[i]) << i;
     }
   }
+}
+
+// With one rank the sums are its parts: the graph of a rank gives what the whole layer does.
+TEST_P(GraphOnBackend, TheGraphOfARankGivesTheSameBitsInFloat32) {
+  const auto ranks = create_communicators(execution_.device, 1);
+  ASSERT_TRUE(ranks.ok()) << ranks.status().message();
+  TinyModel whole(DType::f32, true, execution_), part(DType::f32, true, execution_, true);
+  const std::vector<float> want = run_steps(whole, whole.graph);
+  const Graph prologues = fuse_attention_prologue(part.graph).value();
+  for (const Graph& graph : {part.graph, prologues, fuse_projections(prologues).value(), fuse_prompt_projections(prologues).value()}) {
+    const std::vector<float> got = run_steps(part, graph, ranks->front().get());
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], want[i]) << i;
+  }
+}
+
+TEST(GraphOfARank, NeedsACommunicator) {
+  TinyModel part(DType::f32, false, {Device::cpu, 1}, true);
+  const auto executor = GraphExecutor::create(part.graph, part.storage, {4, 2, 1, 16}, part.execution);
+  ASSERT_FALSE(executor.ok());
+  EXPECT_EQ(executor.status().message(),
+            "layers.0.attention_sum: it exchanges values with other ranks: the executor has no communicator");
+}
+
+TEST(GraphOfARank, HasSevenNodesInALayer) {
+  TinyModel part(DType::bf16, true, {Device::cpu, 1}, true);
+  const Graph fused = fuse_projections(fuse_attention_prologue(part.graph).value()).value();
+  EXPECT_EQ(count(fused, "qkv_prologue"), kLayers);
+  EXPECT_EQ(count(fused, "projection"), 3 * kLayers + 1);
+  EXPECT_EQ(count(fused, "paged_attention"), kLayers);
+  EXPECT_EQ(count(fused, "all_reduce"), 2 * kLayers);
+  EXPECT_EQ(fused.nodes.size(), static_cast<size_t>(7 * kLayers + 4));  // and embedding, select_rows, lm_head, all_gather
+  const std::string table = graph_table(fused, true);
+  for (const char* text : {"all_reduce = attention_sum + residual (begins early, adds to the residual)",
+                           "all_reduce = mlp_sum + residual (begins early, adds to the residual)",
+                           "projection = mlp_norm + gate_up + activation (begins early, silu)", "projection = down"}) {
+    EXPECT_NE(table.find(text), std::string::npos) << text << "\n" << table;
+  }
+}
+
+TEST(GraphOfARank, GathersNoMoreColumnsThanARankMayHave) {
+  TinyModel model(DType::f32, false, {Device::cpu, 1});
+  GraphBuilder g(DType::f32);
+  const Value x = g.embedding("embedding", model.weight(kVocab, test::kHidden, DType::f32), 1.0f);
+  const auto graph = std::move(g).finish(g.all_gather("all", x, 2 * test::kHidden, test::kHidden - 1));
+  ASSERT_FALSE(graph.ok());
+  EXPECT_EQ(graph.status().message(), "all: a rank has 32 columns: it must have at most 31 of 64");
 }
 
 TEST_P(GraphOnBackend, FusedProjectionsOfSixteenBitsStayCloseToFloat32) {

@@ -17,7 +17,8 @@ inline constexpr int64_t kHidden = 32, kQHeads = 4, kKvHeads = 2, kHeadDim = 16,
 inline constexpr int64_t kPageSize = 4, kPages = 8;
 
 struct TinyModel {
-  TinyModel(DType dtype, bool with_bias, const Execution& on) : execution(on) {
+  // is_part: the layers are those of a rank (here: the only one), with collectives.
+  TinyModel(DType dtype, bool with_bias, const Execution& on, bool is_part = false) : execution(on) {
     RopeConfig rope;
     rope.style = RopeStyle::interleaved;
     rope.rotary_dim = kHeadDim;
@@ -42,12 +43,15 @@ struct TinyModel {
       layer.mlp_norm = Norm{NormKind::rms, weight(1, kHidden, dtype)};
       layer.mlp.up_weight = weight(2 * kIntermediate, kHidden, dtype);
       layer.mlp.down_weight = weight(kHidden, kIntermediate, dtype);
+      layer.is_part = is_part;
       const GraphBuilder::Scope scope(g, str_cat("layers.", i));
       previous = layer.build(g, residual, previous);
     }
     Value x = g.add_norm("final_norm", previous, residual, {NormKind::rms, weight(1, kHidden, dtype)});
     x = g.select_logit_rows("last_tokens", x);
-    graph = std::move(g).finish(g.linear("lm_head", x, embedding, {}, DType::f32)).value();
+    x = g.linear("lm_head", x, embedding, {}, DType::f32);
+    if (is_part) x = g.all_gather("all_logits", x, kVocab, kVocab);
+    graph = std::move(g).finish(x).value();
     storage = KvStorage::create({kLayers, kPages, kPageSize, kKvHeads, kHeadDim, {dtype}}, execution.device).value();
   }
 
