@@ -164,12 +164,12 @@ struct Matrix {
       }
     }
   }
-  float at(int64_t expert, int64_t row, int64_t col) const {
-    if (unpacked.empty()) return static_cast<const float*>(weight.data)[(expert * rows + row) * weight.cols + col];
+  const float* row(int64_t expert, int64_t row) const {
+    if (unpacked.empty()) return static_cast<const float*>(weight.data) + (expert * rows + row) * weight.cols;
     size_t s = 0;  // a segment has its rows of all experts
     int64_t of_segment = weight.packed.segments[0].rows / experts;
     while (row >= of_segment) row -= of_segment, of_segment = weight.packed.segments[++s].rows / experts;
-    return unpacked[s][static_cast<size_t>((expert * of_segment + row) * weight.cols + col)];
+    return &unpacked[s][static_cast<size_t>((expert * of_segment + row) * weight.cols)];
   }
 
   Weight weight;
@@ -184,6 +184,8 @@ const Node* node_of(const Graph& graph, const std::string& name) {
   return nullptr;
 }
 
+using Matrices = std::map<const void*, Matrix>;  // by their data: those of the whole model are unpacked once
+
 struct Counts {
   int64_t packed = 0, converted = 0;  // matrices of the shard, of those that are packed in the whole model
 };
@@ -191,20 +193,23 @@ struct Counts {
 void expect_part(const std::string& name, const Matrix& shard, const Matrix& whole, const Part& part) {
   ASSERT_EQ(shard.rows, static_cast<int64_t>(part.rows.size())) << name;
   ASSERT_EQ(shard.weight.cols, static_cast<int64_t>(part.cols.size())) << name;
+  std::vector<float> want;
   for (int64_t e = 0; e < whole.experts; ++e) {
     for (int64_t r = 0; r < shard.rows; ++r) {
-      for (int64_t c = 0; c < shard.weight.cols; ++c) {
-        const float got = shard.at(e, r, c),
-                    want = whole.at(e, part.rows[static_cast<size_t>(r)], part.cols[static_cast<size_t>(c)]);
-        ASSERT_EQ(std::memcmp(&got, &want, sizeof got), 0)
-            << name << ": expert " << e << ", row " << r << ", column " << c << ": " << got << " instead of " << want;
+      const float *const got = shard.row(e, r), *const from = whole.row(e, part.rows[static_cast<size_t>(r)]);
+      want.clear();
+      for (const int64_t col : part.cols) want.push_back(from[col]);
+      if (std::memcmp(got, want.data(), want.size() * sizeof(float)) == 0) continue;
+      for (size_t c = 0; c < want.size(); ++c) {
+        ASSERT_EQ(std::memcmp(&got[c], &want[c], sizeof(float)), 0)
+            << name << ": expert " << e << ", row " << r << ", column " << c << ": " << got[c] << " instead of " << want[c];
       }
     }
   }
 }
 
 // Every weight of the rank is its part of the whole one.
-void expect_shard(const Model& whole, const Model& rank, const ModelSpec& spec, const ModelShard& shard,
+void expect_shard(const Model& whole, Matrices& matrices, const Model& rank, const ModelSpec& spec, const ModelShard& shard,
                   Counts* counts = nullptr) {
   EXPECT_EQ(rank.shard.rank, shard.rank);
   EXPECT_EQ(rank.shard.num_ranks, shard.num_ranks);
@@ -230,8 +235,8 @@ void expect_shard(const Model& whole, const Model& rank, const ModelSpec& spec, 
       ASSERT_LT(num_weights, node->weights.size()) << name;
       const Weight& own_weight = node->weights[num_weights++];
       const int64_t experts = of_experts ? spec.experts.num_experts : 1;
-      const Matrix matrix(own_weight, experts), of(weight, experts);
-      expect_part(name, matrix, of, split.part(name, is_bias(i), of.rows, weight.cols));
+      const Matrix& of = matrices.try_emplace(weight.data, weight, experts).first->second;
+      expect_part(name, Matrix(own_weight, experts), of, split.part(name, is_bias(i), of.rows, weight.cols));
       if (testing::Test::HasFatalFailure()) return;
       bytes[own_weight.data] = std::max(bytes[own_weight.data], own_weight.rows * own_weight.cols * dtype_size(own_weight.dtype));
       if (counts != nullptr && weight.packed.num_segments > 0)
@@ -239,7 +244,18 @@ void expect_shard(const Model& whole, const Model& rank, const ModelSpec& spec, 
     }
     EXPECT_EQ(num_weights, node->weights.size()) << name;
   }
-  // A rank that has all of them has nothing that another rank needs.
+  if (spec.tied_lm_head) {  // the head is rows of the embedding, where these are
+    const Weight &embedding = node_of(rank.graph, "residual")->weights[0], &head = node_of(rank.graph, "lm_head")->weights[0];
+    const WeightFormat format = embedding.packed.segments[0].format;
+    const bool packed = embedding.packed.num_segments > 0;
+    const int64_t row_bytes =
+        packed ? packed_weight_bytes(format, 16, embedding.cols) / 16 : embedding.cols * dtype_size(embedding.dtype);
+    const auto* const begin = static_cast<const std::byte*>(embedding.data);
+    EXPECT_EQ(static_cast<const std::byte*>(head.data), begin + split.logits.front() * row_bytes);
+    EXPECT_EQ(head.packed.num_segments, embedding.packed.num_segments);
+    EXPECT_EQ(head.packed.segments[0].data, packed ? head.data : nullptr);
+  }
+  // What is counted is what the graph points to.
   if (whole.weight_formats.empty()) {
     int64_t total = 0;
     for (const auto& [data, size] : bytes) total += size;
@@ -255,6 +271,7 @@ using Load = std::function<Result<Model>(const ModelShard& shard)>;
 // Loads all shards of all numbers of ranks. Returns the numbers that the model can be split among.
 std::set<int64_t> expect_shards(const ModelSpec& spec, const Load& load) {
   std::set<int64_t> possible;
+  Matrices matrices;
   const auto whole = load({});
   EXPECT_TRUE(whole.ok()) << whole.status().message();
   for (int64_t ranks = 2; ranks <= 8 && whole.ok(); ++ranks) {
@@ -266,7 +283,7 @@ std::set<int64_t> expect_shards(const ModelSpec& spec, const Load& load) {
         continue;
       }
       possible.insert(ranks);
-      expect_shard(*whole, *loaded, spec, {rank, ranks});
+      expect_shard(*whole, matrices, *loaded, spec, {rank, ranks});
       if (testing::Test::HasFatalFailure()) return possible;
     }
   }
@@ -377,6 +394,481 @@ TEST_P(ShardsOfGguf, AreTheirPartsOfTheWhole) {
     folder = changed->folder();
   }
   expect_shards_of(GgufCheckpoint(GgufFile::from_bytes(test::gguf_of_checkpoint(folder)).value()));
+}
+
+// ---- Columns, in every format ----
+
+GgmlType type_of(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::q8_0: return GgmlType::q8_0;
+    case WeightFormat::q4_0: return GgmlType::q4_0;
+    case WeightFormat::q4_1: return GgmlType::q4_1;
+    case WeightFormat::q5_0: return GgmlType::q5_0;
+    case WeightFormat::q5_1: return GgmlType::q5_1;
+    case WeightFormat::q4_k: return GgmlType::q4_k;
+    case WeightFormat::q5_k: return GgmlType::q5_k;
+    case WeightFormat::q6_k: return GgmlType::q6_k;
+    case WeightFormat::f8_e4m3: return GgmlType::f8_e4m3;
+    case WeightFormat::i8: return GgmlType::i8;
+    case WeightFormat::q2_k: return GgmlType::q2_k;
+    case WeightFormat::q3_k: return GgmlType::q3_k;
+    case WeightFormat::iq4_nl: return GgmlType::iq4_nl;
+    case WeightFormat::iq4_xs: return GgmlType::iq4_xs;
+    case WeightFormat::mxfp4: return GgmlType::mxfp4;
+    case WeightFormat::i4_32: return GgmlType::i4_32;
+    case WeightFormat::i4_64: return GgmlType::i4_64;
+    case WeightFormat::i4_128: return GgmlType::i4_128;
+    case WeightFormat::nvfp4: return GgmlType::nvfp4_blocks;
+    case WeightFormat::dense: break;
+  }
+  return GgmlType::f32;
+}
+
+// A tensor [..., cols] of random blocks; dense: of random float32.
+void add(MemoryCheckpoint& checkpoint, const std::string& name, WeightFormat format, const std::vector<int64_t>& shape,
+         uint64_t seed, WeightScaling scaling = WeightScaling::blocks) {
+  int64_t rows = 1;
+  for (size_t i = 0; i + 1 < shape.size(); ++i) rows *= shape[i];
+  if (format == WeightFormat::dense) {
+    checkpoint.add(name, GgmlType::f32, shape, test::Random(seed).normals<float>(rows * shape.back(), 0.3));
+  } else {
+    checkpoint.add(name, type_of(format), shape, test::random_blocks(format, rows, shape.back(), seed), scaling);
+  }
+}
+
+class ShardColumns : public testing::TestWithParam<WeightFormat> {
+ protected:
+  WeightLoader& loader(bool keep, DType dtype = DType::f32) {
+    loaders_.push_back(std::make_unique<WeightLoader>(
+        checkpoint_, dtype, Execution{Device::cpu, 2}, [this](double done) { progress_ = done; }, keep));
+    return *loaders_.back();
+  }
+  MemoryCheckpoint checkpoint_;
+  std::vector<std::unique_ptr<WeightLoader>> loaders_;
+  double progress_ = 0.0;
+};
+
+std::vector<WeightFormat> all_formats() {
+  std::vector<WeightFormat> formats(std::begin(test::kWeightFormats), std::end(test::kWeightFormats));
+  formats.push_back(WeightFormat::dense);
+  return formats;
+}
+INSTANTIATE_TEST_SUITE_P(Formats, ShardColumns, testing::ValuesIn(all_formats()),
+                         [](const auto& row) { return weight_format_name(row.param); });
+
+constexpr std::pair<int64_t, int64_t> kColumns[] = {{0, 768},   {512, 256}, {128, 128}, {768 - 32, 32}, {64, 64},
+                                                    {272, 300}, {0, 8},     {760, 8},   {512, 16},      {100, 650}};
+
+// At the edges of blocks the bits stay; others are converted. Either way each value is that of the whole matrix.
+TEST_P(ShardColumns, AreThoseOfTheWhole) {
+  constexpr int64_t kRows = 40, kCols = 768, kExperts = 2;
+  const WeightFormat format = GetParam();
+  const int64_t block = weight_block_elements(format);
+  add(checkpoint_, "m", format, {kRows, kCols}, 1);
+  add(checkpoint_, "experts", format, {kExperts, kRows, kCols}, 2);
+  add(checkpoint_, "e0", format, {kRows, kCols}, 3);
+  add(checkpoint_, "e1", format, {kRows, kCols}, 4);
+  struct Case {
+    std::vector<WeightPart> parts;
+    WeightOptions options;
+    Indices rows;  // of one expert
+  };
+  const Indices odd = {1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
+  const Case cases[] = {
+      {{{"m", kRows}}, {}, up_to(kRows)},
+      {{{"m", 7, 5}, {"m", 3, 30}}, {}, joined({shifted(up_to(7), 5), shifted(up_to(3), 30)})},
+      {{{"m", 16, 1}}, {.row_step = 2}, odd},
+      {{{"experts", 32, 8}}, {.experts = kExperts}, shifted(up_to(32), 8)},
+      {{{"experts", 16, 1}}, {.row_step = 2, .experts = kExperts}, odd},
+      {{{"e{e}", 16, 16}, {"e{e}", 16}}, {.experts = kExperts}, joined({shifted(up_to(16), 16), up_to(16)})},
+      {{{"experts", 5, 8}}, {.experts = kExperts}, shifted(up_to(5), 8)},  // no whole groups: converted
+  };
+  for (const Case& each : cases) {
+    const int64_t experts = std::max<int64_t>(1, each.options.experts);
+    loaders_.clear();
+    WeightOptions whole_rows;
+    whole_rows.experts = each.options.experts;
+    const std::string& tensor = each.parts[0].name;
+    const Matrix whole(loader(true).load_stacked({{tensor, kRows}}, kCols, whole_rows).value(), experts);
+    const Matrix rounded(loader(false).load_stacked({{tensor, kRows}}, kCols, whole_rows).value(), experts);
+    for (const auto& [first, cols] : kColumns) {
+      SCOPED_TRACE(str_cat(tensor, ", columns from ", first, ": ", cols));
+      const bool has_groups = experts == 1 || each.parts[0].rows % 16 == 0;
+      const bool packed = format != WeightFormat::dense && first % block == 0 && cols % block == 0 && has_groups;
+      WeightOptions options = each.options;
+      options.first_col = first, options.tensor_cols = kCols;
+      for (const bool keep : {true, false}) {
+        WeightLoader& of = loader(keep);
+        of.set_measuring(true);
+        ASSERT_TRUE(of.load_stacked(each.parts, cols, options).ok());
+        const int64_t measured = of.weight_bytes();
+        of.set_measuring(false);
+        const auto weight = of.load_stacked(each.parts, cols, options);
+        ASSERT_TRUE(weight.ok()) << weight.status().message();
+        EXPECT_EQ(weight->packed.num_segments > 0, keep && packed);
+        Indices all_cols = shifted(up_to(cols), first);
+        expect_part(tensor, Matrix(*weight, experts), keep ? whole : rounded, {each.rows, all_cols});
+        if (HasFatalFailure()) return;
+        EXPECT_EQ(progress_, 1.0);
+        EXPECT_EQ(of.weight_bytes(), measured);
+        if (!(keep && packed))
+          EXPECT_EQ(measured, weight->rows * cols * 4);
+        else
+          EXPECT_LE(measured, (weight->rows + 32) * cols / block * weight_block_bytes(format));
+      }
+      loaders_.resize(2);
+    }
+  }
+}
+
+// Rounded once, also with a number that is added.
+TEST_P(ShardColumns, AreRoundedOnce) {
+  add(checkpoint_, "m", GetParam(), {20, 512}, 5);
+  const auto exact = loader(false).load("m", 20, 512, {.add = 1.0f}).value();
+  const auto weight =
+      loader(true, DType::bf16).load_stacked({{"m", 20}}, 300, {.add = 1.0f, .first_col = 100, .tensor_cols = 512});
+  ASSERT_TRUE(weight.ok()) << weight.status().message();
+  for (int64_t i = 0; i < 20 * 300; ++i) {
+    const float want = static_cast<const float*>(exact.data)[i / 300 * 512 + 100 + i % 300];
+    ASSERT_EQ(static_cast<const BFloat16*>(weight->data)[i].bits, from_float<BFloat16>(want).bits) << i;
+  }
+}
+
+// More than is read at once.
+TEST(ShardColumnsOfLargeMatrices, AreReadInPieces) {
+  MemoryCheckpoint checkpoint;
+  constexpr int64_t kRows = 5003, kCols = 1024;
+  add(checkpoint, "m", WeightFormat::q4_1, {kRows, kCols}, 6);
+  WeightLoader loader(checkpoint, DType::f32, {Device::cpu, 2}, {}, true);
+  const Matrix whole(loader.load("m", kRows, kCols).value(), 1);
+  for (const auto& [first, cols] : {std::pair<int64_t, int64_t>{512, 512}, {500, 30}}) {
+    const auto weight = loader.load_stacked({{"m", kRows}}, cols, {.first_col = first, .tensor_cols = kCols});
+    ASSERT_TRUE(weight.ok()) << weight.status().message();
+    expect_part("m", Matrix(*weight, 1), whole, {up_to(kRows), shifted(up_to(cols), first)});
+  }
+}
+
+TEST(ShardColumnsOfTransposedMatrices, AreThoseOfTheWhole) {
+  MemoryCheckpoint checkpoint;
+  const std::vector<float> values = test::Random(7).normals<float>(3 * 130 * 70, 0.5);
+  checkpoint.add("m", GgmlType::f32, {3, 130, 70}, values);  // three experts of 70 rows and 130 columns
+  WeightLoader loader(checkpoint, DType::f32, {Device::cpu, 2}, {});
+  WeightOptions options{.transposed = true, .row_step = 2, .experts = 3, .first_col = 65, .tensor_cols = 130};
+  const auto weight = loader.load_stacked({{"m", 20, 30}, {"m", 20, 31}}, 65, options);
+  ASSERT_TRUE(weight.ok()) << weight.status().message();
+  ASSERT_EQ(weight->rows, 3 * 40);
+  for (int64_t r = 0; r < 3 * 40; ++r) {
+    for (int64_t c = 0; c < 65; ++c) {
+      const int64_t e = r / 40, row = r % 40 < 20 ? 30 + 2 * (r % 40) : 31 + 2 * (r % 40 - 20);
+      ASSERT_EQ(static_cast<const float*>(weight->data)[r * 65 + c], values[static_cast<size_t>((e * 130 + 65 + c) * 70 + row)]);
+    }
+  }
+}
+
+// Squares are those of the tensor, in its rows as in its columns.
+TEST(ShardColumnsOfFloat8, KeepSquaresThatBeginWithThem) {
+  MemoryCheckpoint checkpoint;
+  add(checkpoint, "squares", WeightFormat::f8_e4m3, {300, 512}, 8, WeightScaling::squares);
+  add(checkpoint, "rows", WeightFormat::f8_e4m3, {300, 512}, 9, WeightScaling::rows);
+  WeightLoader loader(checkpoint, DType::bf16, {Device::cpu, 1}, {}, true);
+  const auto scaling = [&](const WeightPart& part, int64_t first_col) {
+    const auto weight = loader.load_stacked({part}, 256, {.first_col = first_col, .tensor_cols = 512});
+    EXPECT_TRUE(weight.ok()) << weight.status().message();
+    EXPECT_EQ(weight->packed.num_segments, 1);
+    return weight->packed.segments[0].scaling;
+  };
+  EXPECT_EQ(scaling({"squares", 300}, 0), WeightScaling::squares);
+  EXPECT_EQ(scaling({"squares", 300}, 128), WeightScaling::squares);
+  EXPECT_EQ(scaling({"squares", 128, 128}, 256), WeightScaling::squares);
+  EXPECT_EQ(scaling({"squares", 150, 0}, 256), WeightScaling::squares);
+  EXPECT_EQ(scaling({"squares", 150, 150}, 256), WeightScaling::blocks);
+  EXPECT_EQ(scaling({"squares", 64, 64}, 0), WeightScaling::blocks);
+  EXPECT_EQ(scaling({"rows", 150, 150}, 128), WeightScaling::rows);
+}
+
+TEST(ShardColumnsRefusals, NameTheColumns) {
+  MemoryCheckpoint checkpoint;
+  add(checkpoint, "m", WeightFormat::dense, {4, 10}, 1);
+  add(checkpoint, "v", WeightFormat::dense, {10}, 2);
+  WeightLoader loader(checkpoint, DType::f32, {Device::cpu, 1}, {});
+  const auto message = [&](int64_t cols, int64_t first, int64_t tensor_cols) {
+    const auto weight = loader.load_stacked({{"m", 4}}, cols, {.first_col = first, .tensor_cols = tensor_cols});
+    return weight.ok() ? "" : weight.status().message();
+  };
+  EXPECT_EQ(message(5, 5, 10), "");
+  EXPECT_EQ(message(5, 6, 10), "tensor m: 5 columns from 6 of 10: must be columns of a matrix");
+  EXPECT_EQ(message(5, -1, 10), "tensor m: 5 columns from -1 of 10: must be columns of a matrix");
+  EXPECT_EQ(message(10, 1, 0), "tensor m: 10 columns from 1 of 10: must be columns of a matrix");
+  EXPECT_EQ(message(5, 5, 11), "memory: tensor m has shape [4, 10]: 4 rows from 0 in steps of 1, of 11 elements is expected");
+  EXPECT_EQ(loader.load_joined({{"v", 10}}, {.tensor_cols = 1}).status().message(),
+            "tensor v: 1 columns from 0 of 1 of a vector: must be columns of a matrix");
+  const auto rows = loader.load("m", 4, 5, {.first_col = 5, .tensor_cols = 10});
+  ASSERT_TRUE(rows.ok()) << rows.status().message();
+  EXPECT_EQ(rows->cols, 5);
+}
+
+// ---- Packed models ----
+
+enum class Experts { none, apart, together, alternating };
+
+struct PackedModel {
+  WeightFormat format = WeightFormat::dense;
+  Experts experts = Experts::none;
+  int64_t width = 512;  // of the MLP or of an expert
+  bool tied = true;
+  WeightScaling scaling = WeightScaling::blocks;
+  int64_t vocab = 100;
+
+  static constexpr int64_t kHidden = 256, kDim = 128, kQHeads = 4, kKvHeads = 2, kExperts = 3;
+
+  ModelSpec spec() const {
+    ModelSpec spec;
+    spec.config.num_layers = 1;
+    spec.config.hidden_size = kHidden;
+    spec.config.intermediate_size = width;
+    spec.config.num_q_heads = kQHeads;
+    spec.config.num_kv_heads = kKvHeads;
+    spec.config.head_dim = kDim;
+    spec.config.vocab_size = vocab;
+    spec.config.context_length = 64;
+    spec.attention_scale = 0.1f;
+    spec.tied_lm_head = tied;
+    RopeSpec rope;
+    rope.config.rotary_dim = kDim;
+    spec.ropes = {rope};
+    LayerKind kind;
+    kind.experts = experts != Experts::none;
+    spec.kinds = {kind};
+    spec.kind_of_layer = {0};
+    spec.experts = {kExperts, 2, experts != Experts::none ? width : 0};
+    ModuleNames& names = spec.names;
+    names.embedding = "embed", names.final_norm = "norm", names.lm_head = "head";
+    names.attention_norm = "{}.n1", names.mlp_norm = "{}.n2";
+    names.q = "{}.q", names.k = "{}.k", names.v = "{}.v", names.attention_output = "{}.o";
+    if (experts == Experts::none) names.gate = "{}.gate", names.up = "{}.up", names.down = "{}.down";
+    if (experts != Experts::none) names.router = "{}.router";
+    const std::string of = experts == Experts::apart ? "{}.{e}." : "{}.experts_";
+    if (experts == Experts::apart || experts == Experts::together) {
+      names.expert_gate = of + "gate", names.expert_up = of + "up", names.expert_down = of + "down";
+    }
+    if (experts == Experts::alternating) names.experts_gate_up = "{}.gate_up", names.experts_down = "{}.down";
+    return spec;
+  }
+  void fill(MemoryCheckpoint& checkpoint) const {
+    uint64_t seed = 0;
+    const auto matrix = [&](const std::string& name, const std::vector<int64_t>& shape) {
+      add(checkpoint, name, format, shape, ++seed, scaling);
+    };
+    const auto vector = [&](const std::string& name, const std::vector<int64_t>& shape) {
+      add(checkpoint, name, WeightFormat::dense, shape, ++seed);
+    };
+    matrix("embed.weight", {vocab, kHidden});
+    if (!tied) matrix("head.weight", {vocab, kHidden});
+    for (const char* norm : {"norm", "0.n1", "0.n2"}) vector(std::string(norm) + ".weight", {kHidden});
+    matrix("0.q.weight", {kQHeads * kDim, kHidden});
+    matrix("0.k.weight", {kKvHeads * kDim, kHidden});
+    matrix("0.v.weight", {kKvHeads * kDim, kHidden});
+    matrix("0.o.weight", {kHidden, kQHeads * kDim});
+    vector("0.o.bias", {kHidden});
+    if (experts == Experts::none) {
+      for (const char* name : {"0.gate.weight", "0.up.weight"}) matrix(name, {width, kHidden});
+      matrix("0.down.weight", {kHidden, width});
+      return;
+    }
+    vector("0.router.weight", {kExperts, kHidden});
+    for (int64_t e = 0; experts == Experts::apart && e < kExperts; ++e) {
+      for (const char* name : {".gate.weight", ".up.weight"}) matrix(str_cat("0.", e, name), {width, kHidden});
+      matrix(str_cat("0.", e, ".down.weight"), {kHidden, width});
+    }
+    if (experts == Experts::together) {
+      for (const char* name : {"gate", "up"}) {
+        matrix(str_cat("0.experts_", name, ".weight"), {kExperts, width, kHidden});
+        vector(str_cat("0.experts_", name, ".bias"), {kExperts, width});
+      }
+      matrix("0.experts_down.weight", {kExperts, kHidden, width});
+      vector("0.experts_down.bias", {kExperts, kHidden});
+    }
+    if (experts == Experts::alternating) {
+      matrix("0.gate_up", {kExperts, 2 * width, kHidden});
+      matrix("0.down", {kExperts, kHidden, width});
+      vector("0.gate_up_bias", {kExperts, 2 * width});
+      vector("0.down_bias", {kExperts, kHidden});
+    }
+  }
+  Result<Model> load(const MemoryCheckpoint& checkpoint, const ModelShard& shard, bool keep = true) const {
+    WeightLoader loader(checkpoint, DType::f32, {Device::cpu, 2}, {}, keep);
+    ModelOptions options;
+    options.shard = shard;
+    return build_model(spec(), options, loader);
+  }
+};
+
+void expect_packed_shards(const PackedModel& model) {
+  MemoryCheckpoint checkpoint;
+  model.fill(checkpoint);
+  const auto whole = model.load(checkpoint, {});
+  ASSERT_TRUE(whole.ok()) << whole.status().message();
+  EXPECT_TRUE(checkpoint.unused_tensors().empty());
+  const ModelSpec spec = model.spec();
+  const int64_t block = weight_block_elements(model.format);
+  Matrices matrices;
+  for (const int64_t ranks : {2, 4}) {
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      MemoryCheckpoint files;
+      model.fill(files);
+      const auto loaded = model.load(files, {rank, ranks});
+      ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+      EXPECT_TRUE(files.unused_tensors().empty());
+      Counts counts;
+      expect_shard(*whole, matrices, *loaded, spec, {rank, ranks}, &counts);
+      if (testing::Test::HasFatalFailure()) return;
+      // The columns of the output and of down are converted if they are no whole blocks, and rows of experts if they are no whole groups.
+      const int64_t o_cols = spec.config.num_q_heads * spec.config.head_dim / ranks, width = model.width / ranks;
+      const bool of_experts = model.experts != Experts::none;
+      const int64_t converted = (o_cols % block != 0) + (width % block != 0) + (of_experts && width % 16 != 0);
+      EXPECT_EQ(counts.converted, converted) << ranks << " ranks";
+      EXPECT_EQ(counts.packed, 6 - converted) << ranks << " ranks";  // embedding, qkv, output, up, down, head
+    }
+  }
+}
+
+class PackedShards : public testing::TestWithParam<WeightFormat> {};
+INSTANTIATE_TEST_SUITE_P(Formats, PackedShards, testing::ValuesIn(test::kWeightFormats),
+                         [](const auto& row) { return weight_format_name(row.param); });
+
+TEST_P(PackedShards, AreTheirPartsOfTheWhole) {
+  expect_packed_shards({.format = GetParam()});
+  expect_packed_shards({.format = GetParam(), .tied = false});
+}
+
+TEST_P(PackedShards, OfExperts) {
+  const Experts apart_or_not = static_cast<int>(GetParam()) % 2 == 0 ? Experts::together : Experts::apart;
+  expect_packed_shards({.format = GetParam(), .experts = apart_or_not});
+}
+
+TEST(PackedShardsOfMxfp4, HaveGateAndUpThatAlternate) {
+  expect_packed_shards({.format = WeightFormat::mxfp4, .experts = Experts::alternating});
+  // 24 rows and columns on four ranks are no whole groups and blocks.
+  expect_packed_shards({.format = WeightFormat::mxfp4, .experts = Experts::alternating, .width = 96});
+  expect_packed_shards({.format = WeightFormat::q8_0, .experts = Experts::apart, .width = 96});
+}
+
+// A tied head begins at any group of rows: only one that begins with a square has them.
+TEST(PackedShardsOfFloat8, HaveATiedHeadWithoutDividedSquares) {
+  PackedModel model{.format = WeightFormat::f8_e4m3, .scaling = WeightScaling::squares, .vocab = 500};
+  expect_packed_shards(model);
+  MemoryCheckpoint checkpoint;
+  model.fill(checkpoint);
+  const auto scaling = [&](const ModelShard& shard) {
+    const auto loaded = model.load(checkpoint, shard).value();
+    const PackedRows embedding = node_of(loaded.graph, "residual")->weights[0].packed.segments[0];
+    EXPECT_EQ(embedding.scaling, WeightScaling::squares);
+    EXPECT_EQ(embedding.rows, 500);
+    return node_of(loaded.graph, "lm_head")->weights[0].packed.segments[0].scaling;
+  };
+  EXPECT_EQ(scaling({0, 2}), WeightScaling::squares);
+  EXPECT_EQ(scaling({1, 2}), WeightScaling::squares);  // from 256
+  EXPECT_EQ(scaling({1, 4}), WeightScaling::squares);  // from 128
+  model.vocab = 300;
+  MemoryCheckpoint smaller;
+  model.fill(smaller);
+  const auto loaded = model.load(smaller, {1, 2}).value();  // from 160
+  EXPECT_EQ(node_of(loaded.graph, "lm_head")->weights[0].packed.segments[0].scaling, WeightScaling::blocks);
+}
+
+// All but the embedding and the norms is split.
+TEST(ShardMemory, IsAPartOfThatOfTheWhole) {
+  for (const WeightFormat format : {WeightFormat::dense, WeightFormat::q4_0}) {
+    const PackedModel model{.format = format, .width = 1024, .tied = false, .vocab = 128};
+    MemoryCheckpoint checkpoint;
+    model.fill(checkpoint);
+    const int64_t embedding = format == WeightFormat::dense ? 128 * 256 * 4 : packed_weight_bytes(format, 128, 256);
+    const int64_t on_all = embedding + 3 * 256 * 4, bias = 256 * 4;
+    const int64_t whole = model.load(checkpoint, {}).value().weight_bytes;
+    for (int64_t rank = 0; rank < 2; ++rank) {
+      EXPECT_EQ(model.load(checkpoint, {rank, 2}).value().weight_bytes,
+                on_all + (whole - on_all - bias) / 2 + (rank == 0 ? bias : 0));
+    }
+  }
+}
+
+// ---- Refusals ----
+
+ModelSpec spec_of(int64_t q_heads, int64_t kv_heads, int64_t width, int64_t vocab, int64_t expert_width = 0) {
+  ModelSpec spec;
+  spec.config.num_q_heads = q_heads;
+  spec.config.num_kv_heads = kv_heads;
+  spec.config.intermediate_size = width;
+  spec.config.vocab_size = vocab;
+  spec.experts.intermediate_size = expert_width;
+  LayerKind dense, experts;
+  experts.experts = true;
+  spec.kinds = {dense, experts};
+  if (width > 0) spec.kind_of_layer.push_back(0);
+  if (expert_width > 0) spec.kind_of_layer.push_back(1);
+  return spec;
+}
+
+TEST(ShardRefusals, NameWhatCannotBeSplitAndWhatWouldDo) {
+  const auto message = [](const ModelSpec& spec, int64_t ranks, int64_t rank = 0) {
+    const Status status = check_shards("PATH", spec, {rank, ranks});
+    EXPECT_TRUE(status.ok() || status.code() == StatusCode::invalid_argument);
+    return status.message();
+  };
+  EXPECT_EQ(message(spec_of(9, 3, 36, 1000), 2), "PATH: 9 query heads cannot be split among 2 ranks: 3 ranks would do");
+  EXPECT_EQ(message(spec_of(9, 9, 36, 1000), 1), "");
+  EXPECT_EQ(message(spec_of(12, 6, 48, 1000), 4), "PATH: 6 KV heads cannot be split among 4 ranks: 2, 3 or 6 ranks would do");
+  EXPECT_EQ(message(spec_of(12, 3, 48, 1000), 2), "PATH: 3 KV heads cannot be split among 2 ranks: 3 or 6 ranks would do");
+  EXPECT_EQ(message(spec_of(12, 3, 48, 1000), 6), "");
+  EXPECT_EQ(message(spec_of(8, 8, 100, 1000), 8),
+            "PATH: the 100 channels of an MLP cannot be split among 8 ranks: 2 or 4 ranks would do");
+  EXPECT_EQ(message(spec_of(8, 8, 0, 1000, 36), 8),
+            "PATH: the 36 channels of an expert cannot be split among 8 ranks: 2 or 4 ranks would do");
+  EXPECT_EQ(message(spec_of(8, 8, 100, 1000, 16), 8),
+            "PATH: the 100 channels of an MLP cannot be split among 8 ranks: 2 or 4 ranks would do");
+  ModelSpec only_experts = spec_of(8, 8, 0, 1000, 64);
+  only_experts.config.intermediate_size = 7;  // no layer has it
+  EXPECT_EQ(message(only_experts, 8), "");
+  EXPECT_EQ(
+      message(spec_of(8, 8, 64, 40), 4),
+      "PATH: a vocabulary of 40, of which a rank has a multiple of 16 tokens, cannot be split among 4 ranks: 2 ranks would do");
+  EXPECT_EQ(message(spec_of(11, 11, 11, 1000), 2), "PATH: 11 query heads cannot be split among 2 ranks: only 1 rank would do");
+  ModelSpec one_norm = spec_of(8, 8, 64, 1000);
+  one_norm.head_norm.placement = NormPlacement::before_rope;
+  EXPECT_EQ(message(one_norm, 2), "");
+  one_norm.head_norm.scope = NormScope::token;
+  EXPECT_EQ(message(one_norm, 2), "PATH: a norm over all heads of a token cannot be split among 2 ranks: only 1 rank would do");
+  EXPECT_EQ(message(spec_of(8, 8, 64, 1000), 0), "PATH: the number of ranks is 0: it must be 1 to 8");
+  EXPECT_EQ(message(spec_of(8, 8, 64, 1000), 9), "PATH: the number of ranks is 9: it must be 1 to 8");
+  EXPECT_EQ(message(spec_of(8, 8, 64, 1000), 2, 2), "PATH: the rank is 2: it must be 0 to 1");
+  EXPECT_EQ(message(spec_of(8, 8, 64, 1000), 2, -1), "PATH: the rank is -1: it must be 0 to 1");
+}
+
+// The check comes before any other: the tensors are not there.
+TEST(ShardRefusals, ComeBeforeAnythingIsRead) {
+  const MemoryCheckpoint checkpoint;
+  EXPECT_EQ(PackedModel().load(checkpoint, {0, 3}).status().message(),
+            "memory: 4 query heads cannot be split among 3 ranks: 2 or 4 ranks would do");
+  EXPECT_EQ(PackedModel().load(checkpoint, {0, 2}).status().code(), StatusCode::not_found);
+}
+
+TEST(ShardSizes, AreThoseOfARank) {
+  const ModelSpec spec = spec_of(8, 2, 64, 100, 32);
+  const ShardSizes sizes = shard_sizes(spec, {3, 4});
+  EXPECT_EQ(sizes.first_q_head, 6);
+  EXPECT_EQ(sizes.num_q_heads, 2);
+  EXPECT_EQ(sizes.first_kv_head, 1);
+  EXPECT_EQ(sizes.num_kv_heads, 1);
+  EXPECT_EQ(sizes.first_channel, 48);
+  EXPECT_EQ(sizes.intermediate_size, 16);
+  EXPECT_EQ(sizes.first_expert_channel, 24);
+  EXPECT_EQ(sizes.expert_intermediate_size, 8);
+  EXPECT_EQ(sizes.first_logit, 96);
+  EXPECT_EQ(sizes.num_logits, 4);
+  EXPECT_EQ(lm_head_rows_of_rank(100, 4), 32);
+  EXPECT_EQ(lm_head_rows_of_rank(100, 1), 100);
+  EXPECT_EQ(kv_heads_of_rank(8, 2), 4);
+  EXPECT_EQ(kv_heads_of_rank(2, 8), 1);
 }
 
 }  // namespace
