@@ -600,6 +600,16 @@ prologue_status prologue_attention_layer(const prologue_attention_layer_params* 
   return call([&] { return prologue::attention_layer(cpp(*params), cpp(*gemm_context), cpp(*execution)); });
 }
 
+prologue_status prologue_attention_layer_of_rank(const prologue_attention_layer_params* params, prologue_gemm_context* gemm_context, prologue_communicator* communicator, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_attention_layer_of_rank", "params");
+  if (gemm_context == nullptr) return null_argument("prologue_attention_layer_of_rank", "gemm_context");
+  if (communicator == nullptr) return null_argument("prologue_attention_layer_of_rank", "communicator");
+  if (execution == nullptr) return null_argument("prologue_attention_layer_of_rank", "execution");
+  if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_attention_layer_of_rank", "params", cpp(*params), "prologue_attention_layer_params_init");
+  if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_attention_layer_of_rank", "execution", cpp(*execution), "prologue_execution_init");
+  return call([&] { return prologue::attention_layer_of_rank(cpp(*params), cpp(*gemm_context), cpp(*communicator), cpp(*execution)); });
+}
+
 prologue_status prologue_moe_route(const prologue_moe_route_params* params, const prologue_execution* execution) {
   if (params == nullptr) return null_argument("prologue_moe_route", "params");
   if (execution == nullptr) return null_argument("prologue_moe_route", "execution");

@@ -1973,6 +1973,15 @@ PROLOGUE_C_API prologue_status prologue_attention_layer(
     prologue_gemm_context* gemm_context,
     const prologue_execution* execution);
 
+// Does the same on one of several ranks (kernels/collective/communicator.h): the heads are those of this rank, qkv_weight has their rows and
+// output_weight their columns, and the cache their K and V. What each rank multiplies is added up: out is the sum over all ranks, on every
+// rank (prologue_all_reduce). out_stride is hidden_size, and output_bias is given to one rank only. num_tokens = 0 is a no-op on all ranks.
+PROLOGUE_C_API prologue_status prologue_attention_layer_of_rank(
+    const prologue_attention_layer_params* params,
+    prologue_gemm_context* gemm_context,
+    prologue_communicator* communicator,
+    const prologue_execution* execution);
+
 // ---- moe_route ---------------------------------------------------------------------------------------------------------------
 
 // Chooses the experts of each token (mixture of experts): from the router's logits, the top_k of num_experts and their weights.

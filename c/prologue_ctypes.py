@@ -1410,6 +1410,7 @@ FUNCTIONS = {
     "qkv_prologue": (c_int32, [POINTER(QkvPrologueParams), c_void_p, POINTER(Execution)], False),
     "attention_layer_workspace_bytes": (c_int32, [POINTER(AttentionLayerParams), c_int32, POINTER(c_int64)], True),
     "attention_layer": (c_int32, [POINTER(AttentionLayerParams), c_void_p, POINTER(Execution)], False),
+    "attention_layer_of_rank": (c_int32, [POINTER(AttentionLayerParams), c_void_p, c_void_p, POINTER(Execution)], False),
     "moe_route": (c_int32, [POINTER(MoeRouteParams), POINTER(Execution)], False),
     "moe_gemm_workspace_bytes": (c_int32, [POINTER(MoeGemmParams), c_int32, POINTER(c_int64)], True),
     "moe_gemm_validate": (c_int32, [POINTER(MoeGemmParams), c_void_p, POINTER(Execution)], False),
@@ -1685,6 +1686,10 @@ def attention_layer_workspace_bytes(params, device):
 
 def attention_layer(params, gemm_context, execution):
     _check(_call("attention_layer", (params, gemm_context, execution)))
+
+
+def attention_layer_of_rank(params, gemm_context, communicator, execution):
+    _check(_call("attention_layer_of_rank", (params, gemm_context, communicator, execution)))
 
 
 def moe_route(params, execution):

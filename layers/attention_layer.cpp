@@ -165,15 +165,14 @@ Status check_apart(const AttentionLayerParams& p, const Wiring& layer, Device de
   return regions.check_all_apart();
 }
 
-}  // namespace
-
-Result<int64_t> attention_layer_workspace_bytes(const AttentionLayerParams& params, Device device) {
-  PROLOGUE_RETURN_IF_ERROR(check_sizes(params, device));
-  return wire(params, device).workspace_bytes;
-}
-
-Status attention_layer(const AttentionLayerParams& params, GemmContext& gemm_context, const Execution& execution) {
+// communicator: null if the layer has all heads.
+Status run_layer(const AttentionLayerParams& params, GemmContext& gemm_context, Communicator* communicator,
+                 const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(check_sizes(params, execution.device));
+  if (communicator != nullptr && params.out_stride != params.hidden_size) {
+    return invalid_argument("attention_layer: out_stride is ", params.out_stride, ": the sum over ranks needs contiguous rows, and ",
+                            params.hidden_size, " (hidden_size)");
+  }
   if (params.prologue.num_tokens == 0) return {};
   const Wiring layer = wire(params, execution.device);
   const int64_t given_bytes = params.workspace == nullptr ? 0 : params.workspace_bytes;
@@ -189,12 +188,36 @@ Status attention_layer(const AttentionLayerParams& params, GemmContext& gemm_con
   PROLOGUE_RETURN_IF_ERROR(validate(layer.attention, execution.device));
   PROLOGUE_RETURN_IF_ERROR(named("output projection", validate(layer.output, gemm_context, execution)));
   PROLOGUE_RETURN_IF_ERROR(check_apart(params, layer, execution.device));
+  AllReduceParams sum;
+  sum.num_tokens = params.prologue.num_tokens;
+  sum.width = params.hidden_size;
+  sum.dtype = params.prologue.dtype;
+  sum.x = sum.y = params.out;
+  sum.overlaps = params.overlaps;
+  if (communicator != nullptr) PROLOGUE_RETURN_IF_ERROR(validate(sum, *communicator, execution));
 
   PROLOGUE_RETURN_IF_ERROR(run_validated(layer.qkv_prologue, gemm_context, execution));
   PROLOGUE_RETURN_IF_ERROR(run_validated(layer.attention, execution));
   if (layer.of_output.block != 0) PROLOGUE_RETURN_IF_ERROR(run_validated(layer.of_output, execution));
-  return output_is_one_kernel(params, layer.output) ? run_validated(layer.output, gemm_context, execution)
-                                                    : run_separately(layer.output, gemm_context, execution);
+  PROLOGUE_RETURN_IF_ERROR(output_is_one_kernel(params, layer.output) ? run_validated(layer.output, gemm_context, execution)
+                                                                     : run_separately(layer.output, gemm_context, execution));
+  return communicator == nullptr ? Status() : run_validated(sum, *communicator, execution);
+}
+
+}  // namespace
+
+Result<int64_t> attention_layer_workspace_bytes(const AttentionLayerParams& params, Device device) {
+  PROLOGUE_RETURN_IF_ERROR(check_sizes(params, device));
+  return wire(params, device).workspace_bytes;
+}
+
+Status attention_layer(const AttentionLayerParams& params, GemmContext& gemm_context, const Execution& execution) {
+  return run_layer(params, gemm_context, nullptr, execution);
+}
+
+Status attention_layer_of_rank(const AttentionLayerParams& params, GemmContext& gemm_context, Communicator& communicator,
+                               const Execution& execution) {
+  return run_layer(params, gemm_context, &communicator, execution);
 }
 
 }  // namespace prologue

@@ -44,6 +44,7 @@
 #include <cstdint>
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
+#include <prologue/kernels/collective/communicator.h>
 #include <prologue/kernels/gemm/gemm.h>
 #include <prologue/kernels/paged_attention/paged_attention.h>
 
@@ -77,5 +78,11 @@ PROLOGUE_API Result<int64_t> attention_layer_workspace_bytes(const AttentionLaye
 
 // Create one `gemm_context` (kernels/gemm) per device, and one for each thread and stream that runs layers; reuse it in every call.
 PROLOGUE_API Status attention_layer(const AttentionLayerParams& params, GemmContext& gemm_context, const Execution& execution);
+
+// Does the same on one of several ranks (kernels/collective/communicator.h): the heads are those of this rank, qkv_weight has their rows and
+// output_weight their columns, and the cache their K and V. What each rank multiplies is added up: out is the sum over all ranks, on every
+// rank (all_reduce). out_stride is hidden_size, and output_bias is given to one rank only. num_tokens = 0 is a no-op on all ranks.
+PROLOGUE_API Status attention_layer_of_rank(const AttentionLayerParams& params, GemmContext& gemm_context, Communicator& communicator,
+                                            const Execution& execution);
 
 }  // namespace prologue

@@ -10,6 +10,7 @@
 #include <limits>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/oracle/attention_layer.h"
@@ -679,4 +680,69 @@ INSTANTIATE_TEST_SUITE_P(Backends, AttentionLayerTest, testing::ValuesIn(all_bac
                          [](const auto& backend) { return backend_name(backend.param); });
 
 }  // namespace
+// Two ranks have half of the heads each: what they return is what a layer with all heads does.
+TEST(AttentionLayerOfRank, IsAPartOfTheLayer) {
+  constexpr int64_t kRanks = 2, kOwnQ = kQHeads / kRanks * kHeadDim, kOwnKv = kKvHeads / kRanks * kHeadDim;
+  const Batch<float> batch({{1, 9, 1, 3}, {17, 0, 7, 5}}, 5);
+  Arena arena(Backend::cpu);
+  const AttentionLayerParams whole = place(arena, batch, Device::cpu);
+  const auto context = GemmContext::create(Device::cpu).value();
+  ASSERT_TRUE(arena.run([&](const Execution& execution) { return attention_layer(whole, *context, execution); }).ok());
+  const std::vector<float> want = rows_of<float>(arena, whole, batch.num_tokens);
+
+  Arena arenas[kRanks] = {Arena(Backend::cpu), Arena(Backend::cpu)};
+  AttentionLayerParams parts[kRanks];
+  std::vector<std::vector<float>> outs(kRanks, std::vector<float>(static_cast<size_t>(batch.num_tokens * kHidden)));
+  std::vector<std::vector<float>> qkv(kRanks), output(kRanks);
+  for (int64_t r = 0; r < kRanks; ++r) {
+    const auto rank = static_cast<size_t>(r);
+    AttentionLayerParams& p = parts[r] = place(arenas[r], batch, Device::cpu);
+    const auto add_rows = [&](int64_t first, int64_t count) {
+      const auto begin = batch.in.qkv_weight.begin() + first * kHidden;
+      qkv[rank].insert(qkv[rank].end(), begin, begin + count * kHidden);
+    };
+    add_rows(r * kOwnQ, kOwnQ);
+    add_rows(kQWidth + r * kOwnKv, kOwnKv);
+    add_rows(kQWidth + kKvWidth + r * kOwnKv, kOwnKv);
+    for (int64_t row = 0; row < kHidden; ++row) {
+      const auto begin = batch.in.output_weight.begin() + row * kQWidth + r * kOwnQ;
+      output[rank].insert(output[rank].end(), begin, begin + kOwnQ);
+    }
+    p.qkv_weight = qkv[rank].data();
+    p.output_weight = output[rank].data();
+    p.out = outs[rank].data();
+    p.out_stride = kHidden;
+    p.prologue.num_q_heads = kQHeads / kRanks;
+    p.prologue.num_kv_heads = p.prologue.cache.num_kv_heads = kKvHeads / kRanks;
+    for (PagedHeads* heads : {&p.prologue.cache.k, &p.prologue.cache.v}) heads->data = mutable_at_offset(heads->data, r * kOwnKv * 4);
+  }
+  const auto ranks = create_communicators(Device::cpu, kRanks).value();
+  const auto run_all = [&](const auto& run) {
+    std::vector<Status> statuses(kRanks);
+    std::vector<std::thread> threads;
+    for (int64_t r = 0; r < kRanks; ++r) {
+      threads.emplace_back([&, r] {
+        const auto own = GemmContext::create(Device::cpu).value();
+        statuses[static_cast<size_t>(r)] = run(parts[r], *own, *ranks[static_cast<size_t>(r)]);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return statuses;
+  };
+  const auto run = [](const AttentionLayerParams& p, GemmContext& own, Communicator& rank) {
+    return attention_layer_of_rank(p, own, rank, {Device::cpu, 1});
+  };
+  for (const Status& status : run_all(run)) ASSERT_TRUE(status.ok()) << status.message();
+  for (const std::vector<float>& out : outs) {
+    for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(out[i], want[i], 1e-4) << i;
+  }
+  EXPECT_EQ(outs[0], outs[1]);
+
+  for (AttentionLayerParams& p : parts) p.out_stride = kHidden + 1;
+  for (const Status& status : run_all(run)) {
+    EXPECT_EQ(status.message(),
+              "attention_layer: out_stride is 25: the sum over ranks needs contiguous rows, and 24 (hidden_size)");
+  }
+}
+
 }  // namespace prologue::test
