@@ -28,7 +28,7 @@ struct ModelShape {
   int64_t experts_per_token = 0;
 };
 
-// Returns smollm2 (SmolLM2 135M), 1b (Llama 3.2 1B), 8b (Llama 3.1 8B), and tiny, which is no real model, to try a program. Llama 3's
+// Returns smollm2 (SmolLM2 135M), 1b (Llama 3.2 1B), 8b (Llama 3.1 8B), 70b, and tiny, which is no real model, to try a program. Llama 3's
 // frequency factors are left out. gpt-oss-20b and qwen3-30b-a3b have the sizes of these mixtures of experts, in a model of the architecture
 // llama (Mixtral): without sinks, windows, biases and norms of heads.
 std::span<const ModelShape> model_shapes();
