@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "../support/sanitizers.h"
@@ -145,6 +148,12 @@ class Cluster {
   void arrive();
   void wait();
   void let_others_run() { yield(); }
+  // A thread waits for another grid. Returns whether it is time to let that run: about once for each thread.
+  bool wait_for_other_grids() {
+    idle_ = 0;
+    yield();
+    return ++waits_ % running_ == 0;
+  }
   void progress() { idle_ = 0; }
   uint64_t arrive_named(int id, int threads);
   void sync_named(int id, int threads);
@@ -173,11 +182,35 @@ class Cluster {
   int running_ = 0;
   int arrived_ = 0;  // at the barrier of the cluster
   uint64_t round_ = 1;
-  int64_t idle_ = 0;  // yields since anything happened
+  int64_t idle_ = 0;   // yields since anything happened
+  int64_t waits_ = 0;  // for other grids
 };
 
-Cluster this_cluster;
-std::mutex one_grid_at_a_time;
+Cluster* this_cluster = nullptr;
+std::vector<std::unique_ptr<Cluster>> idle_clusters;  // with their stacks
+
+// Which host thread runs a grid: they get it in the order in which they have come.
+class Processor {
+ public:
+  void take() {
+    std::unique_lock lock(mutex_);
+    const uint64_t ticket = tickets_++;
+    changed_.wait(lock, [&] { return served_ == ticket; });
+  }
+  void give() {
+    {
+      const std::lock_guard lock(mutex_);
+      ++served_;
+    }
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t tickets_ = 0, served_ = 0;
+};
+Processor processor;
 
 void Cluster::switch_to(Fiber* fiber, void** save, [[maybe_unused]] bool ends) {
   current_ = fiber;
@@ -200,10 +233,11 @@ void Cluster::enter() {
   const void* bottom = nullptr;
   size_t size = 0;
   __sanitizer_finish_switch_fiber(nullptr, &bottom, &size);
-  if (this_cluster.current_ == this_cluster.fibers_.front().get()) this_cluster.host_bottom_ = bottom, this_cluster.host_size_ = size;
+  if (this_cluster->current_ == this_cluster->fibers_.front().get())
+    this_cluster->host_bottom_ = bottom, this_cluster->host_size_ = size;
 #endif
-  (*this_cluster.kernel_)();
-  this_cluster.end_thread();
+  (*this_cluster->kernel_)();
+  this_cluster->end_thread();
 }
 
 void Cluster::end_thread() {
@@ -341,12 +375,17 @@ void Cluster::run(std::vector<Block> blocks, const Extent& extent, const std::fu
 
 }  // namespace
 
-void run_grid(const Extent& grid, const Extent& block, size_t shared_bytes, const std::function<void()>& kernel, unsigned cluster) {
-  const std::lock_guard<std::mutex> lock(one_grid_at_a_time);
+void run_grid(const Extent& grid, const Extent& block, size_t shared_bytes, const std::function<void()>& kernel,
+              unsigned cluster) {
+  processor.take();
+  std::unique_ptr<Cluster> own = std::make_unique<Cluster>();
+  if (!idle_clusters.empty()) own = std::move(idle_clusters.back()), idle_clusters.pop_back();
+  this_cluster = own.get();
   constexpr size_t kAlignment = 1024;
   const size_t of_block = (shared_bytes + kAlignment - 1) / kAlignment * kAlignment;
   std::vector<unsigned char> memory(cluster * of_block + kAlignment);
-  unsigned char* const shared = memory.data() + (kAlignment - reinterpret_cast<uintptr_t>(memory.data()) % kAlignment) % kAlignment;
+  unsigned char* const shared =
+      memory.data() + (kAlignment - reinterpret_cast<uintptr_t>(memory.data()) % kAlignment) % kAlignment;
   block_extent = block;
   grid_extent = grid;
   for (unsigned z = 0; z < grid.z; ++z) {
@@ -359,32 +398,54 @@ void run_grid(const Extent& grid, const Extent& block, size_t shared_bytes, cons
           blocks[rank].index = {x + rank, y, z};
           blocks[rank].shared = shared + rank * of_block;
         }
-        this_cluster.run(std::move(blocks), block, kernel);
+        this_cluster->run(std::move(blocks), block, kernel);
       }
     }
   }
   dynamic_shared = nullptr;
+  this_cluster = nullptr;
+  idle_clusters.push_back(std::move(own));
+  processor.give();
 }
 
-unsigned cluster_rank() { return this_cluster.rank(); }
-void arrive_at_cluster() { this_cluster.arrive(); }
-void wait_for_cluster() { this_cluster.wait(); }
+void let_other_grids_run() {
+  if (!this_cluster->wait_for_other_grids()) return;
+  Cluster* const cluster = this_cluster;
+  const Thread* const running = thread;
+  const Extent index = block_index, block = block_extent, grid = grid_extent;
+  unsigned char* const shared = dynamic_shared;
+  processor.give();
+  std::this_thread::sleep_for(std::chrono::microseconds(20));
+  processor.take();
+  this_cluster = cluster, thread = running, dynamic_shared = shared;
+  block_index = index, block_extent = block, grid_extent = grid;
+}
+
+uint64_t nanoseconds() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+}
+
+unsigned cluster_rank() { return this_cluster->rank(); }
+void arrive_at_cluster() { this_cluster->arrive(); }
+void wait_for_cluster() { this_cluster->wait(); }
 
 void* in_block_of_cluster(void* here, unsigned rank) {
-  if (this_cluster.size() < 2) fail("addresses a block of a cluster, which has one block only");  // compute-sanitizer complains, too
-  if (rank >= this_cluster.size()) fail("names a block that its cluster does not have");
-  return this_cluster.block(rank).shared + (static_cast<unsigned char*>(here) - dynamic_shared);
+  if (this_cluster->size() < 2)
+    fail("addresses a block of a cluster, which has one block only");  // compute-sanitizer complains, too
+  if (rank >= this_cluster->size()) fail("names a block that its cluster does not have");
+  return this_cluster->block(rank).shared + (static_cast<unsigned char*>(here) - dynamic_shared);
 }
 
-void sync_block() { this_cluster.sync(); }
-void sync_warp(uint32_t mask) { this_cluster.sync(mask); }
-void let_others_run() { this_cluster.let_others_run(); }
-void progress() { this_cluster.progress(); }
-void arrive_named(int id, int threads) { this_cluster.arrive_named(id, threads); }
-void sync_named(int id, int threads) { this_cluster.sync_named(id, threads); }
+void sync_block() { this_cluster->sync(); }
+void sync_warp(uint32_t mask) { this_cluster->sync(mask); }
+void let_others_run() { this_cluster->let_others_run(); }
+void progress() { this_cluster->progress(); }
+void arrive_named(int id, int threads) { this_cluster->arrive_named(id, threads); }
+void sync_named(int id, int threads) { this_cluster->sync_named(id, threads); }
 
 void* const* meet(uint32_t mask, void* lane) {
-  WarpBarrier& b = this_cluster.barrier(mask);
+  WarpBarrier& b = this_cluster->barrier(mask);
   if (b.arrived == 0) std::fill(b.values, b.values + kWarpSize, nullptr);
   b.values[thread->lane()] = lane;
   sync_warp(mask);

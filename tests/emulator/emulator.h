@@ -29,9 +29,9 @@ extern const Thread* thread;
 extern Extent block_index, block_extent, grid_extent;
 extern unsigned char* dynamic_shared;
 
-// Runs the threads of a grid, one after another; several host threads may run grids. A thread that waits for one that does not come ends
-// the program with a sentence. `cluster`: blocks that are neighbours in x. They share the `static` variables that __shared__ becomes, so a
-// kernel of clusters has dynamic shared memory only.
+// Runs the threads of a grid, one after another; several host threads may run grids, one of which runs at a time. A thread that waits for one
+// that does not come ends the program with a sentence. `cluster`: blocks that are neighbours in x. They share the `static` variables that
+// __shared__ becomes, so a kernel of clusters has dynamic shared memory only.
 void run_grid(const Extent& grid, const Extent& block, size_t shared_bytes, const std::function<void()>& kernel,
               unsigned cluster = 1);
 
@@ -49,6 +49,10 @@ void sync_warp(uint32_t mask);
 // Whoever may have made a condition true calls progress().
 void let_others_run();
 void progress();
+// For loops that wait for a grid of another host thread: lets the other threads of this grid run, and now and then other grids. A kernel that
+// calls it has dynamic shared memory only.
+void let_other_grids_run();
+uint64_t nanoseconds();
 template <class F>
 void wait_until(const F& condition) {
   while (!condition()) let_others_run();

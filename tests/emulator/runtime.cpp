@@ -9,7 +9,10 @@
 namespace {
 
 thread_local cudaError_t last_error = cudaSuccess;
-std::atomic<int> captures{0}, blocking_captures{0};
+std::atomic<int> captures{0}, blocking_captures{0};  // of the mode `global`: they concern all host threads
+thread_local int own_captures = 0;                   // of this host thread
+thread_local int current_device = 0;
+constexpr int kDevices = 4;
 
 constexpr size_t kMemory = size_t{80} << 30;  // what the "GPU" says it has; a request for more fails
 
@@ -20,7 +23,7 @@ cudaError_t result(cudaError_t error) {
 
 cudaError_t allocate(void** data, size_t num_bytes) {
   *data = nullptr;
-  if (captures > 0) return result(cudaErrorStreamCaptureUnsupported);
+  if (captures > 0 || own_captures > 0) return result(cudaErrorStreamCaptureUnsupported);
   if (num_bytes == 0) return cudaSuccess;
   if (num_bytes > kMemory) return result(cudaErrorMemoryAllocation);
   constexpr size_t kAlignment = 256;
@@ -29,7 +32,7 @@ cudaError_t allocate(void** data, size_t num_bytes) {
 }
 
 cudaError_t release(void* data) {
-  if (captures > 0) return result(cudaErrorStreamCaptureUnsupported);
+  if (captures > 0 || own_captures > 0) return result(cudaErrorStreamCaptureUnsupported);
   std::free(data);
   return cudaSuccess;
 }
@@ -68,12 +71,26 @@ cudaError_t cudaGetLastError() {
 }
 cudaError_t cudaPeekAtLastError() { return last_error; }
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
+  *count = kDevices;
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = current_device;
   return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  if (device < 0 || device >= kDevices) return result(cudaErrorInvalidDevice);
+  current_device = device;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
+  *can = device != peer ? 1 : 0;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
+  static std::atomic<bool> enabled[kDevices][kDevices] = {};
+  if (peer < 0 || peer >= kDevices || peer == current_device) return result(cudaErrorInvalidDevice);
+  return result(enabled[current_device][peer].exchange(true) ? cudaErrorPeerAccessAlreadyEnabled : cudaSuccess);
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};
@@ -128,6 +145,7 @@ cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(ve
 cudaError_t cudaMalloc(void** data, size_t num_bytes) { return allocate(data, num_bytes); }
 cudaError_t cudaFree(void* data) { return release(data); }
 cudaError_t cudaMallocHost(void** data, size_t num_bytes) { return allocate(data, num_bytes); }
+cudaError_t cudaHostAlloc(void** data, size_t num_bytes, unsigned) { return allocate(data, num_bytes); }
 cudaError_t cudaFreeHost(void* data) { return release(data); }
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   *free_bytes = *total_bytes = kMemory;
@@ -151,6 +169,7 @@ cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_
 cudaError_t cudaMemcpy(void* to, const void* from, size_t num_bytes, cudaMemcpyKind kind) {
   return cudaMemcpyAsync(to, from, num_bytes, kind, nullptr);
 }
+cudaError_t cudaMemset(void* to, int value, size_t num_bytes) { return cudaMemsetAsync(to, value, num_bytes, nullptr); }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t num_bytes, cudaStream_t stream) {
   return emulator::submit(stream, [=] {
     if (num_bytes > 0) std::memset(to, value, num_bytes);
@@ -177,17 +196,20 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
   *status = stream != nullptr && stream->captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
   if (stream == nullptr || stream->captured) return result(cudaErrorInvalidValue);
   stream->captured = true;
-  ++captures;
+  stream->mode = mode;
+  if (mode == cudaStreamCaptureModeGlobal) ++captures;
+  if (mode == cudaStreamCaptureModeThreadLocal) ++own_captures;
   if (stream->blocking) ++blocking_captures;
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   if (stream == nullptr || !stream->captured) return result(cudaErrorInvalidValue);
   stream->captured = false;
-  --captures;
+  if (stream->mode == cudaStreamCaptureModeGlobal) --captures;
+  if (stream->mode == cudaStreamCaptureModeThreadLocal) --own_captures;
   if (stream->blocking) --blocking_captures;
   *graph = new CUgraph_st(std::move(stream->capture));
   stream->capture = {};

@@ -60,6 +60,39 @@ __device__ inline uint32_t count_arrival(uint32_t* counter) {
   return before;
 }
 
+// ---- memory that other GPUs and the host read and write while a kernel runs -----------------------------------------------------
+
+// Loads and stores of 16 bytes, each half of which is read and written as a whole. They are not ordered with others.
+__device__ inline uint4 load_line(const uint4* from) {
+  uint4 line;
+  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(line.x), "=r"(line.y), "=r"(line.z), "=r"(line.w)
+               : "l"(from)
+               : "memory");
+  return line;
+}
+__device__ inline void store_line(uint4* to, const uint4& line) {
+  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(line.x), "r"(line.y), "r"(line.z), "r"(line.w)
+               : "memory");
+}
+__device__ inline uint32_t load_word(const uint32_t* from) {
+  uint32_t word;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+  return word;
+}
+__device__ inline void store_word(uint32_t* to, uint32_t word) {
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
+}
+// A loop that waits for another GPU calls it in each pass.
+__device__ inline void let_other_gpus_run() {}
+
+// Returns nanoseconds of a clock that all kernels of a GPU read.
+__device__ inline uint64_t nanoseconds() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+
 // Returns 2^x to about 2 ulp. Results below 2^-126 are 0.
 __device__ inline float exp2_approximate(float x) {
   float result;

@@ -26,6 +26,13 @@ inline uint4 load_once(const void* from) { return *static_cast<const uint4*>(fro
 
 inline uint32_t count_arrival(uint32_t* counter) { return (*counter)++; }
 
+inline uint4 load_line(const uint4* from) { return *from; }
+inline void store_line(uint4* to, const uint4& line) { *to = line; }
+inline uint32_t load_word(const uint32_t* from) { return __atomic_load_n(from, __ATOMIC_RELAXED); }
+inline void store_word(uint32_t* to, uint32_t word) { __atomic_store_n(to, word, __ATOMIC_RELAXED); }
+inline void let_other_gpus_run() { emulator::let_other_grids_run(); }
+inline uint64_t nanoseconds() { return emulator::nanoseconds(); }
+
 inline void prefetch_line(const void* in) {
   static_cast<void>(*static_cast<const volatile char*>(in));  // so sanitizers see an address that is not there
 }
