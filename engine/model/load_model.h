@@ -22,9 +22,10 @@ struct ModelOptions {
 };
 
 // not_found, data_loss: the configuration lacks a key, or is contradictory. unsupported: the model is of no family that this library knows,
-// or uses what it does not support. All tensors that are missing or have a wrong shape or type are listed in one error, before the first is
-// read; a tensor, or a key of a GGUF file, that the model does not use is an error too, because ignoring it would change the result.
-// resource_exhausted: the weights need more memory than the device has left, which is also found before the first is read.
+// or uses what it does not support. invalid_argument: it cannot be split among so many ranks (check_shards). All tensors that are missing or
+// have a wrong shape or type are listed in one error, before the first is read; a tensor, or a key of a GGUF file, that the model does not use
+// is an error too, because ignoring it would change the result. resource_exhausted: the weights (of this rank) need more memory than the
+// device has left, which is also found before the first is read.
 Result<Model> load_model(const Checkpoint& checkpoint, DType dtype, const Execution& execution,
                          std::function<void(double)> progress, const ModelOptions& options = {});
 

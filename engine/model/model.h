@@ -41,7 +41,9 @@ struct Model {
   SamplingDefaults sampling;
   // Says what is unusual about the files and did not keep them from loading, one sentence each. Programs print them.
   std::vector<std::string> warnings;
-  Graph graph;  // unfused; its output is float32 logits [logit rows, vocab_size]
+  // Unfused. Its output is float32 logits [logit rows, vocab_size]; of several ranks, those of this one (ShardSizes::num_logits), and what its
+  // layers compute is this rank's part of a sum.
+  Graph graph;
 
   // [num_layers] says how many tokens a token sees at most, its own included; 0 = all before it. The pages of tokens that no later token
   // sees are given back. Empty: all layers see all.

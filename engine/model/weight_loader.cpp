@@ -56,6 +56,10 @@ void gather_elements(const std::byte* source, int64_t rows, int64_t cols, int64_
   });
 }
 
+int64_t columns_of_tensor(const WeightOptions& options, int64_t cols) {
+  return options.tensor_cols > 0 ? options.tensor_cols : cols;
+}
+
 WeightFormat weight_format(GgmlType type) {
   switch (type) {
     case GgmlType::q8_0: return WeightFormat::q8_0;
@@ -189,7 +193,7 @@ Status WeightLoader::unexpected_shape(const TensorInfo& tensor, const std::strin
 
 Result<Weight> WeightLoader::load(const std::string& name, int64_t rows, int64_t cols, const Options& options) {
   PROLOGUE_ASSIGN_OR_RETURN(const TensorInfo* const tensor, find(name));
-  const int64_t tensor_cols = options.tensor_cols > 0 ? options.tensor_cols : cols;
+  const int64_t tensor_cols = columns_of_tensor(options, cols);
   Shape shape = rows == 1 ? Shape{tensor_cols} : options.transposed ? Shape{tensor_cols, rows} : Shape{rows, tensor_cols};
   if (options.experts > 0) shape.insert(shape.begin(), options.experts);
   if (without_leading_ones(tensor->shape) != without_leading_ones(shape)) return unexpected_shape(*tensor, shape_text(shape));
@@ -244,7 +248,7 @@ Result<std::vector<WeightLoader::Slice>> WeightLoader::slices_of(const std::vect
       return invalid_argument("tensor ", printable(part.name), ": ", part.rows, " rows from ", part.first_row, " in steps of ",
                               options.row_step, " of ", options.experts, " experts: must be at least 1, 0, 1 and 0");
     }
-    const int64_t tensor_cols = options.tensor_cols > 0 ? options.tensor_cols : cols;
+    const int64_t tensor_cols = columns_of_tensor(options, cols);
     if (options.first_col < 0 || options.first_col > tensor_cols - cols || (is_vector && options.tensor_cols != 0)) {
       return invalid_argument("tensor ", printable(part.name), ": ", cols, " columns from ", options.first_col, " of ",
                               tensor_cols, is_vector ? " of a vector" : "", ": must be columns of a matrix");
@@ -260,7 +264,7 @@ Result<std::vector<WeightLoader::Slice>> WeightLoader::slices_of(const std::vect
 Result<WeightLoader::Slice> WeightLoader::slice_of(const Part& part, int64_t expert, bool is_vector, int64_t cols,
                                                    const Options& options) const {
   const bool transposed = options.transposed && !is_vector;
-  const int64_t tensor_cols = options.tensor_cols > 0 ? options.tensor_cols : cols;
+  const int64_t tensor_cols = columns_of_tensor(options, cols);
   const bool has_all_experts = options.experts > 0 && part.name.find("{e}") == std::string::npos;
   PROLOGUE_ASSIGN_OR_RETURN(const TensorInfo* const tensor, find(with_number(part.name, expert, "{e}")));
   // The tensor is read as [experts, outer, inner]; the rows are one of these two.

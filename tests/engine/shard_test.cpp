@@ -480,8 +480,8 @@ std::vector<WeightFormat> all_formats() {
 INSTANTIATE_TEST_SUITE_P(Formats, ShardColumns, testing::ValuesIn(all_formats()),
                          [](const auto& row) { return weight_format_name(row.param); });
 
-constexpr std::pair<int64_t, int64_t> kColumns[] = {{0, 768},   {512, 256}, {128, 128}, {768 - 32, 32}, {64, 64},
-                                                    {272, 300}, {0, 8},     {760, 8},   {512, 16},      {100, 650}};
+constexpr std::pair<int64_t, int64_t> kColumns[] = {{0, 768},  {512, 256}, {128, 128}, {768 - 32, 32}, {64, 64},  {272, 300},
+                                                    {16, 256}, {0, 8},     {760, 8},   {512, 16},      {100, 650}};
 
 // At the edges of blocks the bits stay; others are converted. Either way each value is that of the whole matrix.
 TEST_P(ShardColumns, AreThoseOfTheWhole) {
@@ -642,6 +642,7 @@ struct PackedModel {
   bool tied = true;
   WeightScaling scaling = WeightScaling::blocks;
   int64_t vocab = 100;
+  bool one_tensor = false;  // for q, k and v, and for gate and up; with biases, norms [heads, channels] and sinks
 
   static constexpr int64_t kHidden = 256, kDim = 128, kQHeads = 4, kKvHeads = 2, kExperts = 3;
 
@@ -670,6 +671,11 @@ struct PackedModel {
     names.attention_norm = "{}.n1", names.mlp_norm = "{}.n2";
     names.q = "{}.q", names.k = "{}.k", names.v = "{}.v", names.attention_output = "{}.o";
     if (experts == Experts::none) names.gate = "{}.gate", names.up = "{}.up", names.down = "{}.down";
+    if (one_tensor) {
+      names.qkv = "{}.qkv", names.gate_up = "{}.gate_up", names.sinks = "{}.sinks";
+      names.q_norm = "{}.q_norm", names.k_norm = "{}.k_norm";
+      spec.head_norm.placement = NormPlacement::before_rope;
+    }
     if (experts != Experts::none) names.router = "{}.router";
     const std::string of = experts == Experts::apart ? "{}.{e}." : "{}.experts_";
     if (experts == Experts::apart || experts == Experts::together) {
@@ -689,13 +695,26 @@ struct PackedModel {
     matrix("embed.weight", {vocab, kHidden});
     if (!tied) matrix("head.weight", {vocab, kHidden});
     for (const char* norm : {"norm", "0.n1", "0.n2"}) vector(std::string(norm) + ".weight", {kHidden});
-    matrix("0.q.weight", {kQHeads * kDim, kHidden});
-    matrix("0.k.weight", {kKvHeads * kDim, kHidden});
-    matrix("0.v.weight", {kKvHeads * kDim, kHidden});
+    if (one_tensor) {
+      matrix("0.qkv.weight", {(kQHeads + 2 * kKvHeads) * kDim, kHidden});
+      vector("0.qkv.bias", {(kQHeads + 2 * kKvHeads) * kDim});
+      vector("0.q_norm.weight", {kQHeads, kDim});
+      vector("0.k_norm.weight", {kKvHeads, kDim});
+      vector("0.sinks", {kQHeads});
+    } else {
+      matrix("0.q.weight", {kQHeads * kDim, kHidden});
+      matrix("0.k.weight", {kKvHeads * kDim, kHidden});
+      matrix("0.v.weight", {kKvHeads * kDim, kHidden});
+    }
     matrix("0.o.weight", {kHidden, kQHeads * kDim});
     vector("0.o.bias", {kHidden});
     if (experts == Experts::none) {
-      for (const char* name : {"0.gate.weight", "0.up.weight"}) matrix(name, {width, kHidden});
+      if (one_tensor) {
+        matrix("0.gate_up.weight", {2 * width, kHidden});
+        vector("0.gate_up.bias", {2 * width});
+      } else {
+        for (const char* name : {"0.gate.weight", "0.up.weight"}) matrix(name, {width, kHidden});
+      }
       matrix("0.down.weight", {kHidden, width});
       return;
     }
@@ -762,7 +781,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, PackedShards, testing::ValuesIn(test::kWeightF
 
 TEST_P(PackedShards, AreTheirPartsOfTheWhole) {
   expect_packed_shards({.format = GetParam()});
-  expect_packed_shards({.format = GetParam(), .tied = false});
+  expect_packed_shards({.format = GetParam(), .tied = false, .one_tensor = true});
 }
 
 TEST_P(PackedShards, OfExperts) {
