@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -451,6 +452,35 @@ TEST_P(PackedWeights, OfExperts) {
       rows.insert(rows.end(), begin, begin + static_cast<std::ptrdiff_t>(row_bytes));
     }
     expect_segment(*halves, static_cast<int32_t>(s), four, rows);
+  }
+}
+
+// Columns that are whole blocks stay packed, others are converted. (Every format, and experts: shard_test.)
+TEST_P(PackedWeights, OfColumns) {
+  const Block& block = block_of(WeightFormat::q4_0);
+  add("m", block, 35, 512);
+  const std::vector<std::byte>& bytes = bytes_["m"];
+  WeightLoader& loader = open();
+  const auto half = loader.load("m", 35, 256, {.first_col = 256, .tensor_cols = 512});
+  ASSERT_TRUE(half.ok()) << half.status().message();
+  ASSERT_EQ(half->packed.num_segments, 1);
+  std::vector<std::byte> rows;
+  for (size_t row = 0; row < 35; ++row) {  // a row is 16 blocks of 18 bytes
+    const auto begin = bytes.begin() + static_cast<std::ptrdiff_t>((row * 16 + 8) * 18);
+    rows.insert(rows.end(), begin, begin + 8 * 18);
+  }
+  const std::vector<std::byte> want = packed_rows(block, rows, 35, 8);
+  EXPECT_TRUE(on_host(half->packed.segments[0].data, want.size()) == want);
+  EXPECT_EQ(loader.weight_bytes(), 48 * 8 * 18);
+
+  std::vector<BFloat16> values(35 * 512);
+  ASSERT_TRUE(dequantize_rows(GgmlType::q4_0, bytes.data(), 35, 512, DType::bf16, values.data(), 1).ok());
+  const auto inside = loader.load("m", 35, 50, {.first_col = 100, .tensor_cols = 512});
+  ASSERT_TRUE(inside.ok()) << inside.status().message();
+  EXPECT_EQ(inside->packed.num_segments, 0);
+  const std::vector<std::byte> got = on_host(inside->data, 35 * 50 * 2);
+  for (size_t row = 0; row < 35; ++row) {
+    EXPECT_EQ(std::memcmp(got.data() + row * 100, &values[row * 512 + 100], 100), 0) << "row " << row;
   }
 }
 
