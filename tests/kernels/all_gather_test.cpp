@@ -48,7 +48,9 @@ void check(Backend backend, const Ranks& ranks, int64_t num_tokens, int64_t part
     p.y = y;
     p.workspace_bytes = all_gather_workspace_bytes(p, ranks[rank]);
     p.workspace = p.workspace_bytes > 0 ? arena.workspace(p.workspace_bytes) : nullptr;
+    ranks.meet();
     const Status status = arena.run([&](const Execution& execution) { return all_gather(p, ranks[rank], execution); });
+    ranks.meet();
     EXPECT_TRUE(status.ok()) << status.message();
     EXPECT_TRUE(ranks[rank].status().ok()) << ranks[rank].status().message();
     const std::vector<T> got = arena.read(y);
@@ -75,6 +77,26 @@ void check_curated_cases(Backend backend) {
 TEST_P(AllGatherTest, CopiesTheColumnsFloat32) { check_curated_cases<float>(GetParam()); }
 TEST_P(AllGatherTest, CopiesTheColumnsBFloat16) { check_curated_cases<BFloat16>(GetParam()); }
 TEST_P(AllGatherTest, CopiesTheColumnsFloat16) { check_curated_cases<Float16>(GetParam()); }
+
+// More bytes than one launch sends: in pieces, or by NCCL. The last rank has one column, or all; a row, or several.
+TEST_P(AllGatherTest, ManyBytes) {
+  for (const bool nccl : {false, true}) {
+    for (const bool peer_memory : {true, false}) {
+      CommunicatorOptions options;
+      options.use_nccl = nccl, options.use_peer_memory = peer_memory;
+      for (const int64_t num_ranks : group_sizes(GetParam(), options)) {
+        const Ranks ranks(GetParam(), num_ranks, options);
+        check<float>(GetParam(), ranks, 1, 140000, 140000, 0, 1);
+        check<float>(GetParam(), ranks, 1, 140000, 1, 0, 2);
+        check<BFloat16>(GetParam(), ranks, 1, 300001, 300000, 1, 3);
+        check<float>(GetParam(), ranks, 64, 2050, 2050, 0, 4);
+        check<BFloat16>(GetParam(), ranks, 5, 60000, 7, 0, 5);
+        check<Float16>(GetParam(), ranks, 5, 60000, 60000, 0, 6);
+        check<float>(GetParam(), ranks, 2, 100, 50, 0, 7);  // few bytes, which go by NCCL if there is nothing else
+      }
+    }
+  }
+}
 
 TEST_P(AllGatherTest, RefusesWhatTheContractForbids) {
   using P = AllGatherParams;

@@ -11,6 +11,9 @@
 #include <thread>
 #include <vector>
 
+#include <prologue/kernels/base/captured_graph.h>
+#include <prologue/kernels/base/gpu.h>
+#include <prologue/kernels/base/memory.h>
 #include <prologue/kernels/collective/all_gather.h>
 #include <prologue/kernels/collective/all_reduce.h>
 
@@ -53,104 +56,6 @@ TEST(Communicator, RefusesWhatTheContractForbids) {
   options.gpus = {0, 1, 0};
   EXPECT_EQ(refusal(Device::cuda, 3, options),
             "communicator: gpus has GPU 0 for rank 0 and rank 2: each rank needs a GPU of its own");
-}
-
-// A collective of one value on a rank of the CPU.
-Status reduce_one(Communicator& communicator, float& value) {
-  AllReduceParams p;
-  p.num_tokens = 1, p.width = 1, p.dtype = DType::f32, p.x = p.y = &value;
-  return all_reduce(p, communicator, {});
-}
-
-TEST(Communicator, ARankThatDoesNotComeIsNamed) {
-  CommunicatorOptions options;
-  options.wait_seconds = 0.2;
-  const struct {
-    int64_t num_ranks;
-    std::vector<int64_t> absent;
-    std::string names;
-  } cases[] = {{2, {1}, "rank 1"}, {2, {0}, "rank 0"}, {4, {0, 2}, "ranks 0 and 2"}, {4, {1, 2, 3}, "ranks 1, 2 and 3"}};
-  for (const auto& c : cases) {
-    const Ranks ranks(Backend::cpu, c.num_ranks, options);
-    const std::string message = str_cat("communicator: ", c.names, " did not come to a collective within 0.2 s");
-    const auto comes = [&](int64_t rank) { return std::count(c.absent.begin(), c.absent.end(), rank) == 0; };
-    ranks.run([&](int64_t rank) {
-      float value = 1.0f;
-      if (!comes(rank)) return;
-      const Status status = reduce_one(ranks[rank], value);
-      EXPECT_EQ(status.code(), StatusCode::device_error);
-      EXPECT_EQ(status.message(), message);
-      EXPECT_EQ(value, 1.0f);
-    });
-    for (int64_t r = 0; r < c.num_ranks; ++r) {  // also on the ranks that did not come
-      float value = 1.0f;
-      EXPECT_EQ(ranks[r].status().message(), message);
-      EXPECT_EQ(reduce_one(ranks[r], value).message(), message);
-    }
-  }
-}
-
-TEST(Communicator, ARankMayComeLate) {
-  const Ranks ranks(Backend::cpu, 3);
-  ranks.run([&](int64_t rank) {
-    for (int i = 0; i < 5; ++i) {
-      if (i % 3 == rank) std::this_thread::sleep_for(std::chrono::milliseconds(3));
-      float value = static_cast<float>(rank + i);
-      EXPECT_TRUE(reduce_one(ranks[rank], value).ok());
-      EXPECT_EQ(value, static_cast<float>(3 + 3 * i));
-    }
-  });
-}
-
-TEST(Communicator, AbortWakesThoseThatWait) {
-  const Ranks ranks(Backend::cpu, 4);
-  ranks.run([&](int64_t rank) {
-    float value = 2.0f;
-    if (rank == 3) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the others sleep
-      ranks[3].abort(data_loss("rank 3 has lost it"));
-      ranks[3].abort(data_loss("a later error"));
-    }
-    const Status status = reduce_one(ranks[rank], value);
-    EXPECT_EQ(status.code(), StatusCode::data_loss);
-    EXPECT_EQ(status.message(), "rank 3 has lost it");
-    EXPECT_EQ(value, 2.0f);
-  });
-  EXPECT_EQ(ranks[0].status().message(), "rank 3 has lost it");
-}
-
-TEST(Communicator, AbortWithoutAnErrorIsOne) {
-  const Ranks ranks(Backend::cpu, 2);
-  ranks[1].abort({});
-  float value = 1.0f;
-  EXPECT_EQ(reduce_one(ranks[0], value).message(), "communicator: the group was ended by abort()");
-}
-
-// Whenever the group ends, no rank touches the arrays of one that has returned.
-TEST(Communicator, AbortAtAnyTime) {
-  for (int i = 0; i < 60; ++i) {
-    const Ranks ranks(Backend::cpu, 3);
-    std::thread aborts([&] {
-      std::this_thread::sleep_for(std::chrono::microseconds(20 * i));
-      ranks[0].abort(data_loss("stop"));
-    });
-    ranks.run([&](int64_t rank) {
-      while (true) {
-        auto values = std::make_unique<std::vector<float>>(20000, 1.0f);
-        AllReduceParams p;
-        p.num_tokens = 1, p.width = 20000, p.dtype = DType::f32, p.x = p.y = values->data();
-        const Status status = all_reduce(p, ranks[rank], {});
-        if (!status.ok()) {
-          EXPECT_EQ(status.message(), "stop");
-          values->assign(20000, -1.0f);
-          for (const float value : *values) ASSERT_EQ(value, -1.0f);
-          return;
-        }
-        for (const float value : *values) ASSERT_EQ(value, 3.0f);
-      }
-    });
-    aborts.join();
-  }
 }
 
 TEST(Communicator, RanksThatCallSomethingElseAreNamed) {
@@ -206,15 +111,256 @@ TEST(Communicator, RanksThatCallSomethingElseAreNamed) {
   });
 }
 
+// One value of a rank, and the stream of its collectives.
+class OneValue {
+ public:
+  explicit OneValue(Backend backend) : buffer_(std::move(Buffer::allocate(backend_device(backend), sizeof(float)).value())) {
+    execution_.device = backend_device(backend);
+    if (execution_.device == Device::cuda) stream_ = std::move(Stream::create().value()), execution_.stream = stream_.get();
+  }
+
+  // Adds up the ranks' values. Returns its error; on CUDA the group's, when the stream has ended.
+  Status reduce(Communicator& communicator, float& value) {
+    AllReduceParams p;
+    p.num_tokens = 1, p.width = 1, p.dtype = DType::f32, p.x = p.y = buffer_.data();
+    PROLOGUE_RETURN_IF_ERROR(copy_to_device(buffer_.data(), &value, sizeof value, execution_));
+    PROLOGUE_RETURN_IF_ERROR(all_reduce(p, communicator, execution_));
+    PROLOGUE_RETURN_IF_ERROR(copy_to_host(&value, buffer_.data(), sizeof value, execution_));
+    return execution_.device == Device::cuda ? communicator.status() : Status();
+  }
+
+ private:
+  Buffer buffer_;
+  Stream stream_;
+  Execution execution_;
+};
+
+class CommunicatorTest : public testing::TestWithParam<Backend> {
+ protected:
+  void SetUp() override { PROLOGUE_REQUIRE_BACKEND(GetParam()); }
+  bool has_ranks(int64_t num_ranks) const { return Ranks::why_not(GetParam(), num_ranks).empty(); }
+  bool is_cpu() const { return backend_device(GetParam()) == Device::cpu; }
+
+  // Calls body(rank, its value) on the thread of each rank.
+  void run(const Ranks& ranks, const std::function<void(int64_t, OneValue&)>& body) const {
+    ranks.run([&](int64_t rank) {
+      OneValue one(GetParam());
+      ranks.meet();
+      body(rank, one);
+      ranks.meet();
+    });
+  }
+};
+
+TEST_P(CommunicatorTest, ARankThatDoesNotComeIsNamed) {
+  CommunicatorOptions options;
+  options.wait_seconds = 0.2;
+  const struct {
+    int64_t num_ranks;
+    std::vector<int64_t> absent;
+    std::string names;
+  } cases[] = {{2, {1}, "rank 1"}, {2, {0}, "rank 0"}, {4, {0, 2}, "ranks 0 and 2"}, {4, {1, 2, 3}, "ranks 1, 2 and 3"}};
+  for (const auto& c : cases) {
+    if (!has_ranks(c.num_ranks)) continue;
+    const Ranks ranks(GetParam(), c.num_ranks, options);
+    const std::string message = str_cat("communicator: ", c.names, " did not come to a collective within 0.2 s");
+    const auto comes = [&](int64_t rank) { return std::count(c.absent.begin(), c.absent.end(), rank) == 0; };
+    run(ranks, [&](int64_t rank, OneValue& one) {
+      float value = 1.0f;
+      if (!comes(rank)) return;
+      const Status status = one.reduce(ranks[rank], value);
+      EXPECT_EQ(status.code(), StatusCode::device_error);
+      EXPECT_EQ(status.message(), message);
+    });
+    run(ranks, [&](int64_t rank, OneValue& one) {  // also on the ranks that did not come
+      float value = 1.0f;
+      EXPECT_EQ(ranks[rank].status().message(), message);
+      EXPECT_EQ(one.reduce(ranks[rank], value).message(), message);
+      EXPECT_EQ(value, 1.0f);
+    });
+  }
+}
+
+TEST_P(CommunicatorTest, ARankMayComeLate) {
+  if (!has_ranks(2)) GTEST_SKIP() << Ranks::why_not(GetParam(), 2);
+  const Ranks ranks(GetParam(), 2);
+  run(ranks, [&](int64_t rank, OneValue& one) {
+    for (int i = 0; i < 6; ++i) {
+      if (i % 3 == rank) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+      float value = static_cast<float>(rank + i);
+      EXPECT_TRUE(one.reduce(ranks[rank], value).ok());
+      EXPECT_EQ(value, static_cast<float>(1 + 2 * i));
+    }
+  });
+}
+
+TEST_P(CommunicatorTest, AbortWakesThoseThatWait) {
+  const int64_t num_ranks = has_ranks(4) ? 4 : 2;
+  if (!has_ranks(num_ranks)) GTEST_SKIP() << Ranks::why_not(GetParam(), num_ranks);
+  const Ranks ranks(GetParam(), num_ranks);
+  const auto begin = std::chrono::steady_clock::now();
+  run(ranks, [&](int64_t rank, OneValue& one) {
+    float value = 2.0f;
+    if (rank == num_ranks - 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the others wait, and sleep
+      ranks[rank].abort(data_loss("a rank has lost it"));
+      ranks[rank].abort(data_loss("a later error"));
+    }
+    const Status status = one.reduce(ranks[rank], value);
+    EXPECT_EQ(status.code(), StatusCode::data_loss);
+    EXPECT_EQ(status.message(), "a rank has lost it");
+  });
+  EXPECT_EQ(ranks[0].status().message(), "a rank has lost it");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(9)) << "nobody has waited until the limit";
+}
+
+TEST_P(CommunicatorTest, AbortWithoutAnErrorIsOne) {
+  if (!has_ranks(2)) GTEST_SKIP() << Ranks::why_not(GetParam(), 2);
+  const Ranks ranks(GetParam(), 2);
+  ranks[1].abort({});
+  float value = 1.0f;
+  EXPECT_EQ(OneValue(GetParam()).reduce(ranks[0], value).message(), "communicator: the group was ended by abort()");
+}
+
+// Whenever the group ends, no rank touches the arrays of one that has returned (CPU) or whose stream has ended (CUDA).
+TEST_P(CommunicatorTest, AbortAtAnyTime) {
+  const int64_t num_ranks = has_ranks(3) ? 3 : 2;
+  if (!has_ranks(num_ranks)) GTEST_SKIP() << Ranks::why_not(GetParam(), num_ranks);
+  for (int i = 0; i < (is_cpu() ? 60 : 10); ++i) {
+    const Ranks ranks(GetParam(), num_ranks);
+    std::thread aborts([&] {
+      std::this_thread::sleep_for(std::chrono::microseconds((is_cpu() ? 20 : 1000) * i));
+      ranks[0].abort(data_loss("stop"));
+    });
+    ranks.run([&](int64_t rank) {
+      constexpr int64_t kCount = 20000;
+      const std::vector<float> ones(kCount, 1.0f);
+      std::vector<float> got(kCount);
+      Stream stream;
+      Execution execution;
+      execution.device = backend_device(GetParam());
+      if (!is_cpu()) stream = std::move(Stream::create().value()), execution.stream = stream.get();
+      const auto allocate = [&] { return std::move(Buffer::allocate(execution.device, kCount * 4).value()); };
+      Buffer y = allocate();
+      ranks.meet();
+      while (true) {
+        if (is_cpu()) y = allocate();
+        EXPECT_TRUE(copy_to_device(y.data(), ones.data(), kCount * 4, execution).ok());
+        AllReduceParams p;
+        p.num_tokens = 1, p.width = kCount, p.dtype = DType::f32, p.x = p.y = y.data();
+        Status status = all_reduce(p, ranks[rank], execution);
+        EXPECT_TRUE(copy_to_host(got.data(), y.data(), kCount * 4, execution).ok());
+        if (status.ok() && !is_cpu()) status = ranks[rank].status();
+        const auto sum = static_cast<float>(num_ranks);
+        if (status.ok()) {
+          EXPECT_EQ(got, std::vector<float>(kCount, sum));
+          continue;
+        }
+        EXPECT_EQ(status.message(), "stop");
+        for (const float value : got) ASSERT_TRUE(value == 1.0f || value == sum);
+        if (is_cpu()) {
+          std::fill_n(y.as<float>(), kCount, -1.0f);
+          for (int64_t at = 0; at < kCount; ++at) ASSERT_EQ(y.as<float>()[at], -1.0f);
+        }
+        break;
+      }
+      ranks.meet();
+    });
+    aborts.join();
+  }
+}
+
 // The others have the group until they end, too.
-TEST(Communicator, ARankMayBeDestroyedFirst) {
+TEST_P(CommunicatorTest, ARankMayBeDestroyedFirst) {
+  if (!has_ranks(2)) GTEST_SKIP() << Ranks::why_not(GetParam(), 2);
   CommunicatorOptions options;
   options.wait_seconds = 0.05;
-  Ranks ranks(Backend::cpu, 2, options);
+  Ranks ranks(GetParam(), 2, options);
   ranks.destroy(1);
   float value = 1.0f;
-  EXPECT_EQ(reduce_one(ranks[0], value).message(), "communicator: rank 1 did not come to a collective within 0.05 s");
+  EXPECT_EQ(OneValue(GetParam()).reduce(ranks[0], value).message(),
+            "communicator: rank 1 did not come to a collective within 0.05 s");
 }
+
+// Both collectives in one captured graph, which is replayed: kernels count in the memory of their GPU.
+TEST_P(CommunicatorTest, GraphsAreReplayed) {
+  if (is_cpu()) GTEST_SKIP() << "graphs are CUDA's";
+  for (const int64_t num_ranks : group_sizes(GetParam())) {
+    const Ranks ranks(GetParam(), num_ranks);
+    ranks.run([&](int64_t rank) {
+      constexpr int64_t kWidth = 1500, kColumns = 300;
+      constexpr int kReplays = 30;
+      const auto buffer = [](int64_t count) { return std::move(Buffer::allocate(Device::cuda, count * 4).value()); };
+      Buffer x = buffer(kWidth), y = buffer(kWidth), gathered = buffer(num_ranks * kColumns);
+      auto stream = Stream::create();
+      ASSERT_TRUE(stream.ok()) << stream.status().message();
+      Execution execution;
+      execution.device = Device::cuda, execution.stream = stream->get();
+      AllReduceParams reduce;
+      reduce.num_tokens = 1, reduce.width = kWidth, reduce.dtype = DType::f32, reduce.x = x.data(), reduce.y = y.data();
+      AllReduceParams add = reduce;  // y = 2 * (the sum)
+      add.adds = 1, add.overlaps = true;
+      AllGatherParams gather;
+      gather.num_tokens = 1, gather.width = num_ranks * kColumns, gather.part_width = kColumns, gather.dtype = DType::f32;
+      gather.x = x.data(), gather.y = gathered.data();
+      const auto graph = CapturedGraph::capture(execution, [&] {
+        PROLOGUE_RETURN_IF_ERROR(all_reduce(reduce, ranks[rank], execution));
+        PROLOGUE_RETURN_IF_ERROR(all_gather(gather, ranks[rank], execution));
+        return all_reduce(add, ranks[rank], execution);
+      });
+      ASSERT_TRUE(graph.ok()) << graph.status().message();
+      ranks.meet();
+      for (int i = 0; i < kReplays; ++i) {
+        const auto part = [&](int64_t r) { return static_cast<float>(100 * i + r); };
+        std::vector<float> sums(kWidth), columns(static_cast<size_t>(num_ranks * kColumns));
+        EXPECT_TRUE(copy_to_device(x.data(), std::vector<float>(kWidth, part(rank)).data(), kWidth * 4, execution).ok());
+        EXPECT_TRUE(graph->launch(execution).ok());
+        EXPECT_TRUE(copy_to_host(sums.data(), y.data(), kWidth * 4, execution).ok());
+        EXPECT_TRUE(copy_to_host(columns.data(), gathered.data(), num_ranks * kColumns * 4, execution).ok());
+        float sum = 0.0f;
+        for (int64_t r = 0; r < num_ranks; ++r) sum += part(r);
+        for (const float value : sums) ASSERT_EQ(value, 2.0f * sum);
+        for (size_t c = 0; c < columns.size(); ++c) ASSERT_EQ(columns[c], part(static_cast<int64_t>(c) / kColumns));
+        ASSERT_TRUE(ranks[rank].status().ok()) << ranks[rank].status().message();
+      }
+      ranks.meet();
+    });
+  }
+}
+
+TEST_P(CommunicatorTest, RanksAreGpusInAnyOrder) {
+  if (is_cpu()) GTEST_SKIP() << "GPUs are CUDA's";
+  CommunicatorOptions options;
+  options.gpus = {1, 0};
+  if (!Ranks::why_not(GetParam(), 2).empty()) GTEST_SKIP() << Ranks::why_not(GetParam(), 2);
+  const Ranks ranks(GetParam(), 2, options);
+  run(ranks, [&](int64_t gpu, OneValue& one) {
+    Communicator& communicator = ranks[1 - gpu];
+    float value = gpu == 0 ? 3.0f : 4.0f;
+    EXPECT_TRUE(one.reduce(communicator, value).ok());
+    EXPECT_EQ(value, 7.0f);
+    const Status status = one.reduce(ranks[gpu], value);
+    EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+    EXPECT_EQ(status.message(),
+              str_cat("all_reduce: the thread's current device is GPU ", gpu, ", but rank ", gpu, " is GPU ", 1 - gpu));
+  });
+  options.gpus = {0, 99};
+  const auto made = create_communicators(Device::cuda, 2, options);
+  EXPECT_EQ(made.status().code(), StatusCode::invalid_argument);
+  EXPECT_NE(made.status().message().find("communicator: rank 1 needs GPU 99: there are GPUs 0 to "), std::string::npos)
+      << made.status().message();
+  options.gpus = {0, 1};
+  options.use_nccl = options.use_peer_memory = false;
+  const auto neither = create_communicators(Device::cuda, 2, options);
+  EXPECT_EQ(neither.status().code(), StatusCode::unsupported);
+  EXPECT_EQ(
+      neither.status().message(),
+      "communicator: ranks on GPUs need peer access or NCCL. No peer access: use_peer_memory is false. No NCCL: use_nccl is "
+      "false");
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, CommunicatorTest, testing::Values(Backend::cpu, Backend::cuda),
+                         [](const auto& backend) { return backend_name(backend.param); });
 
 }  // namespace
 }  // namespace prologue::test

@@ -15,16 +15,18 @@ Ranks::Ranks(Backend backend, int64_t num_ranks, const CommunicatorOptions& opti
     std::abort();
   }
   communicators_ = std::move(made).value();
+  barrier_ = std::make_unique<std::barrier<>>(num_ranks);
 }
 
-std::string Ranks::why_not(Backend backend, int64_t num_ranks) {
+std::string Ranks::why_not(Backend backend, int64_t num_ranks, const CommunicatorOptions& options) {
   if (backend_device(backend) == Device::cpu) return {};
 #ifdef PROLOGUE_HAS_CUDA
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
   if (count < num_ranks) return str_cat(num_ranks, " ranks need as many GPUs: this machine has ", count);
-  return create_communicators(Device::cuda, num_ranks).status().message();
+  return create_communicators(Device::cuda, num_ranks, options).status().message();
 #else
+  static_cast<void>(options);
   return str_cat(num_ranks, " ranks: built without CUDA");
 #endif
 }
@@ -44,10 +46,10 @@ void Ranks::run(const std::function<void(int64_t rank)>& body) const {
   for (std::thread& thread : threads) thread.join();
 }
 
-std::vector<int64_t> group_sizes(Backend backend) {
+std::vector<int64_t> group_sizes(Backend backend, const CommunicatorOptions& options) {
   std::vector<int64_t> sizes;
   for (const int64_t size : {1, 2, 3, 4, 8}) {
-    if (Ranks::why_not(backend, size).empty()) sizes.push_back(size);
+    if (Ranks::why_not(backend, size, options).empty()) sizes.push_back(size);
   }
   return sizes;
 }
