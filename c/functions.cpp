@@ -25,6 +25,7 @@
 #include <prologue/kernels/token_ops/add.h>
 #include <prologue/kernels/projection/projection.h>
 #include <prologue/kernels/qkv_prologue/qkv_prologue.h>
+#include <prologue/kernels/collective/communicator.h>
 #include <prologue/layers/attention_layer.h>
 #include <prologue/kernels/moe/moe_route.h>
 #include <prologue/kernels/moe/moe_gemm.h>
@@ -37,7 +38,6 @@
 #include <prologue/kernels/token_ops/logprobs.h>
 #include <prologue/kernels/token_ops/end_step.h>
 #include <prologue/kernels/token_ops/take_tokens.h>
-#include <prologue/kernels/collective/communicator.h>
 #include <prologue/c/communicators.h>
 #include <prologue/kernels/collective/all_reduce.h>
 #include <prologue/kernels/collective/all_gather.h>
@@ -584,6 +584,21 @@ prologue_status prologue_qkv_prologue(const prologue_qkv_prologue_params* params
   return call([&] { return prologue::qkv_prologue(cpp(*params), cpp(*context), cpp(*execution)); });
 }
 
+prologue_device prologue_communicator_device(const prologue_communicator* communicator) {
+  if (communicator == nullptr) return {};
+  return static_cast<int32_t>(cpp(*communicator).device());
+}
+
+int64_t prologue_communicator_rank(const prologue_communicator* communicator) {
+  if (communicator == nullptr) return {};
+  return cpp(*communicator).rank();
+}
+
+int64_t prologue_communicator_num_ranks(const prologue_communicator* communicator) {
+  if (communicator == nullptr) return {};
+  return cpp(*communicator).num_ranks();
+}
+
 prologue_status prologue_attention_layer_workspace_bytes(const prologue_attention_layer_params* params, prologue_device device, int64_t* bytes) {
   if (params == nullptr) return null_argument("prologue_attention_layer_workspace_bytes", "params");
   if (bytes == nullptr) return null_argument("prologue_attention_layer_workspace_bytes", "bytes");
@@ -713,21 +728,6 @@ prologue_status prologue_take_tokens(const prologue_take_tokens_params* params, 
   if (reserved_bits(cpp(*params)) != 0) [[unlikely]] return reserved_argument("prologue_take_tokens", "params", cpp(*params), "prologue_take_tokens_params_init");
   if (reserved_bits(cpp(*execution)) != 0) [[unlikely]] return reserved_argument("prologue_take_tokens", "execution", cpp(*execution), "prologue_execution_init");
   return call([&] { return prologue::take_tokens(cpp(*params), cpp(*execution)); });
-}
-
-prologue_device prologue_communicator_device(const prologue_communicator* communicator) {
-  if (communicator == nullptr) return {};
-  return static_cast<int32_t>(cpp(*communicator).device());
-}
-
-int64_t prologue_communicator_rank(const prologue_communicator* communicator) {
-  if (communicator == nullptr) return {};
-  return cpp(*communicator).rank();
-}
-
-int64_t prologue_communicator_num_ranks(const prologue_communicator* communicator) {
-  if (communicator == nullptr) return {};
-  return cpp(*communicator).num_ranks();
 }
 
 prologue_status prologue_create_communicators(const prologue_communicators_params* params, prologue_communicator** communicators) {

@@ -1893,6 +1893,17 @@ PROLOGUE_C_API prologue_status prologue_qkv_prologue(
     prologue_gemm_context* context,
     const prologue_execution* execution);
 
+// ---- communicator ------------------------------------------------------------------------------------------------------------
+
+#define PROLOGUE_MAX_RANKS INT64_C(8)
+
+// One rank's end of its group. It belongs to the thread that runs the rank's operations; prologue_communicator_abort() and prologue_communicator_status() may be called from any.
+typedef struct prologue_communicator prologue_communicator;
+PROLOGUE_C_API prologue_device prologue_communicator_device(const prologue_communicator* communicator);
+PROLOGUE_C_API int64_t prologue_communicator_rank(const prologue_communicator* communicator);
+PROLOGUE_C_API int64_t prologue_communicator_num_ranks(const prologue_communicator* communicator);
+PROLOGUE_C_API void prologue_communicator_destroy(prologue_communicator* communicator);
+
 // ---- attention_layer ---------------------------------------------------------------------------------------------------------
 
 // This is the attention layer over raw pointers. An engine with its own buffers calls it once per layer and step.
@@ -2473,17 +2484,6 @@ PROLOGUE_C_API void prologue_take_tokens_params_init(prologue_take_tokens_params
 PROLOGUE_C_API prologue_status prologue_take_tokens(
     const prologue_take_tokens_params* params,
     const prologue_execution* execution);
-
-// ---- communicator ------------------------------------------------------------------------------------------------------------
-
-#define PROLOGUE_MAX_RANKS INT64_C(8)
-
-// One rank's end of its group. It belongs to the thread that runs the rank's operations; prologue_communicator_abort() and prologue_communicator_status() may be called from any.
-typedef struct prologue_communicator prologue_communicator;
-PROLOGUE_C_API prologue_device prologue_communicator_device(const prologue_communicator* communicator);
-PROLOGUE_C_API int64_t prologue_communicator_rank(const prologue_communicator* communicator);
-PROLOGUE_C_API int64_t prologue_communicator_num_ranks(const prologue_communicator* communicator);
-PROLOGUE_C_API void prologue_communicator_destroy(prologue_communicator* communicator);
 
 // ---- communicators -----------------------------------------------------------------------------------------------------------
 

@@ -207,11 +207,11 @@ UNSET_STRIDE = -1
 MAX_WEIGHT_SEGMENTS = 4
 MAX_HEAD_GROUPS = 4
 PAGED_ATTENTION_COUNTERS = 264
+MAX_RANKS = 8
 MAX_EXPERTS = 1024
 MAX_EXPERTS_PER_TOKEN = 32
 MAX_TOP_LOGPROBS = 20
 MAX_STEP_GROUPS = 8
-MAX_RANKS = 8
 
 
 class Execution(_Struct):
@@ -1408,6 +1408,9 @@ FUNCTIONS = {
     "qkv_prologue_workspace_bytes": (c_int32, [POINTER(QkvPrologueParams), POINTER(c_int64)], True),
     "qkv_prologue_validate": (c_int32, [POINTER(QkvPrologueParams), c_void_p, POINTER(Execution)], False),
     "qkv_prologue": (c_int32, [POINTER(QkvPrologueParams), c_void_p, POINTER(Execution)], False),
+    "communicator_device": (c_int32, [c_void_p], False),
+    "communicator_rank": (c_int64, [c_void_p], False),
+    "communicator_num_ranks": (c_int64, [c_void_p], False),
     "attention_layer_workspace_bytes": (c_int32, [POINTER(AttentionLayerParams), c_int32, POINTER(c_int64)], True),
     "attention_layer": (c_int32, [POINTER(AttentionLayerParams), c_void_p, POINTER(Execution)], False),
     "attention_layer_of_rank": (c_int32, [POINTER(AttentionLayerParams), c_void_p, c_void_p, POINTER(Execution)], False),
@@ -1424,9 +1427,6 @@ FUNCTIONS = {
     "logprobs": (c_int32, [POINTER(LogprobsParams), POINTER(Execution)], False),
     "end_step": (c_int32, [POINTER(EndStepParams), POINTER(Execution)], False),
     "take_tokens": (c_int32, [POINTER(TakeTokensParams), POINTER(Execution)], False),
-    "communicator_device": (c_int32, [c_void_p], False),
-    "communicator_rank": (c_int64, [c_void_p], False),
-    "communicator_num_ranks": (c_int64, [c_void_p], False),
     "create_communicators": (c_int32, [POINTER(CommunicatorsParams), c_void_p], False),
     "communicator_abort": (c_int32, [c_void_p, c_char_p], False),
     "communicator_status": (c_int32, [c_void_p], False),
@@ -1680,6 +1680,18 @@ def qkv_prologue(params, context, execution):
     _check(_call("qkv_prologue", (params, context, execution)))
 
 
+def communicator_device(communicator):
+    return _call("communicator_device", (communicator,))
+
+
+def communicator_rank(communicator):
+    return _call("communicator_rank", (communicator,))
+
+
+def communicator_num_ranks(communicator):
+    return _call("communicator_num_ranks", (communicator,))
+
+
 def attention_layer_workspace_bytes(params, device):
     return _call("attention_layer_workspace_bytes", (params, device))
 
@@ -1742,18 +1754,6 @@ def end_step(params, execution):
 
 def take_tokens(params, execution):
     _check(_call("take_tokens", (params, execution)))
-
-
-def communicator_device(communicator):
-    return _call("communicator_device", (communicator,))
-
-
-def communicator_rank(communicator):
-    return _call("communicator_rank", (communicator,))
-
-
-def communicator_num_ranks(communicator):
-    return _call("communicator_num_ranks", (communicator,))
 
 
 def create_communicators(params, communicators):
