@@ -1897,7 +1897,8 @@ PROLOGUE_C_API prologue_status prologue_qkv_prologue(
 
 #define PROLOGUE_MAX_RANKS INT64_C(8)
 
-// One rank's end of its group. It belongs to the thread that runs the rank's operations; prologue_communicator_abort() and prologue_communicator_status() may be called from any.
+// One rank's end of its group. It belongs to the thread that runs the rank's operations;
+// prologue_communicator_abort() and prologue_communicator_status() may be called from any.
 typedef struct prologue_communicator prologue_communicator;
 PROLOGUE_C_API prologue_device prologue_communicator_device(const prologue_communicator* communicator);
 PROLOGUE_C_API int64_t prologue_communicator_rank(const prologue_communicator* communicator);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include <prologue/kernels/base/export.h>
 #include <prologue/kernels/base/status.h>
 
 struct ncclComm;
@@ -36,6 +37,6 @@ struct Nccl {
 
 // Returns the library that the environment variable PROLOGUE_NCCL names, else libnccl.so.2. It is searched for once.
 Result<const Nccl*> nccl();
-Result<Nccl> open_nccl(const std::vector<std::string>& names);
+PROLOGUE_API Result<Nccl> open_nccl(const std::vector<std::string>& names);
 
 }  // namespace prologue::cuda

@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <thread>
 #include <vector>
 
 #include "tests/emulator/include/prologue/kernels/base/device/hopper.cuh"
+#include "tests/emulator/include/prologue/kernels/base/device/instructions.cuh"
 
 namespace {
 
@@ -285,6 +287,68 @@ TEST(Emulator, KeepsTheWorkOfACapture) {
   cudaGraphExecDestroy(executable);
   cudaGraphDestroy(graph);
   cudaStreamDestroy(stream);
+}
+
+// Two grids, of two host threads, that wait for each other in every one of their blocks.
+struct Mail {
+  uint32_t word[2][4];
+};
+__global__ void exchange(Mail* mail, int self) {
+  if (threadIdx.x == 0) mail->word[self][blockIdx.x] = 1 + blockIdx.x;
+  while (prologue::cuda::load_word(&mail->word[1 - self][blockIdx.x]) == 0) prologue::cuda::let_other_gpus_run();
+  __syncthreads();
+  if (threadIdx.x == 40) mail->word[self][blockIdx.x] += 10 * mail->word[1 - self][blockIdx.x] % 100;
+}
+
+TEST(Emulator, GridsOfHostThreadsWaitForEachOther) {
+  Mail mail = {};
+  const auto run = [&](int self) {
+    EXPECT_EQ(cudaSetDevice(self), cudaSuccess);
+    EXPECT_EQ(launch(exchange, {4}, {64}, &mail, self), cudaSuccess);
+  };
+  std::thread other([&] { run(1); });
+  run(0);
+  other.join();
+  for (uint32_t block = 0; block < 4; ++block) {
+    EXPECT_GT(mail.word[0][block], block + 1);
+    EXPECT_GT(mail.word[1][block], block + 1);
+  }
+}
+
+TEST(Emulator, EachHostThreadHasADevice) {
+  int count = 0, device = -1;
+  ASSERT_EQ(cudaGetDeviceCount(&count), cudaSuccess);
+  ASSERT_GE(count, 2);
+  EXPECT_EQ(cudaSetDevice(1), cudaSuccess);
+  std::thread([] {
+    int of_thread = -1;
+    EXPECT_EQ(cudaGetDevice(&of_thread), cudaSuccess);
+    EXPECT_EQ(of_thread, 0);
+  }).join();
+  EXPECT_EQ(cudaGetDevice(&device), cudaSuccess);
+  EXPECT_EQ(device, 1);
+  EXPECT_EQ(cudaSetDevice(count), cudaErrorInvalidDevice);
+  EXPECT_EQ(cudaSetDevice(0), cudaSuccess);
+  cudaGetLastError();
+}
+
+// A capture of the mode `thread_local` keeps only its own host thread from allocating.
+TEST(Emulator, ACaptureConcernsItsThread) {
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  void* memory = nullptr;
+  EXPECT_EQ(cudaMalloc(&memory, 8), cudaErrorStreamCaptureUnsupported);
+  std::thread([] {
+    void* of_thread = nullptr;
+    EXPECT_EQ(cudaMalloc(&of_thread, 8), cudaSuccess);
+    EXPECT_EQ(cudaFree(of_thread), cudaSuccess);
+  }).join();
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  cudaGraphDestroy(graph);
+  cudaStreamDestroy(stream);
+  cudaGetLastError();
 }
 
 // The library's own conversions are checked against tables; here every code goes there and back.

@@ -78,10 +78,18 @@ TEST_P(AllGatherTest, CopiesTheColumnsFloat32) { check_curated_cases<float>(GetP
 TEST_P(AllGatherTest, CopiesTheColumnsBFloat16) { check_curated_cases<BFloat16>(GetParam()); }
 TEST_P(AllGatherTest, CopiesTheColumnsFloat16) { check_curated_cases<Float16>(GetParam()); }
 
+// A group of one rank, whose kernels wait for nobody: scripts/test_gpu runs it under compute-sanitizer.
+TEST_P(AllGatherTest, OneRank) {
+  const Ranks ranks(GetParam(), 1);
+  check<float>(GetParam(), ranks, 3, 515, 515, 0, 1);
+  check<BFloat16>(GetParam(), ranks, 2, 300001, 300001, 1, 2);
+}
+
 // More bytes than one launch sends: in pieces, or by NCCL. The last rank has one column, or all; a row, or several.
 TEST_P(AllGatherTest, ManyBytes) {
   for (const bool nccl : {false, true}) {
     for (const bool peer_memory : {true, false}) {
+      if (backend_device(GetParam()) == Device::cpu && (nccl || !peer_memory)) continue;  // these are CUDA's
       CommunicatorOptions options;
       options.use_nccl = nccl, options.use_peer_memory = peer_memory;
       for (const int64_t num_ranks : group_sizes(GetParam(), options)) {

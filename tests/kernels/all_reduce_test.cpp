@@ -104,11 +104,26 @@ TEST_P(AllReduceTest, IsTheSumRoundedOnceFloat32) { check_curated_cases<float>(G
 TEST_P(AllReduceTest, IsTheSumRoundedOnceBFloat16) { check_curated_cases<BFloat16>(GetParam()); }
 TEST_P(AllReduceTest, IsTheSumRoundedOnceFloat16) { check_curated_cases<Float16>(GetParam()); }
 
+// A group of one rank, whose kernels wait for nobody: scripts/test_gpu runs it under compute-sanitizer.
+template <class T>
+void check_one_rank(Backend backend) {
+  const Ranks ranks(backend, 1);
+  uint64_t seed = 1;
+  for (const int64_t width : {1, 15, 4096, 300001}) {
+    for (const bool adds : {false, true}) check<T>(backend, ranks, {1, width, adds, !adds, width % 2}, ++seed);
+  }
+}
+
+TEST_P(AllReduceTest, OneRankFloat32) { check_one_rank<float>(GetParam()); }
+TEST_P(AllReduceTest, OneRankBFloat16) { check_one_rank<BFloat16>(GetParam()); }
+TEST_P(AllReduceTest, OneRankFloat16) { check_one_rank<Float16>(GetParam()); }
+
 // More bytes than one launch sends: in pieces, or by NCCL.
 template <class T>
 void check_many_bytes(Backend backend) {
   for (const bool nccl : {false, true}) {
     for (const bool peer_memory : {true, false}) {
+      if (backend_device(backend) == Device::cpu && (nccl || !peer_memory)) continue;  // these are CUDA's
       CommunicatorOptions options;
       options.use_nccl = nccl, options.use_peer_memory = peer_memory;
       for (const int64_t num_ranks : group_sizes(backend, options)) {
