@@ -1899,6 +1899,9 @@ PROLOGUE_C_API prologue_status prologue_qkv_prologue(
 
 // One rank's end of its group. It belongs to the thread that runs the rank's operations;
 // prologue_communicator_abort() and prologue_communicator_status() may be called from any.
+//
+// On CUDA the rank's GPU is the current device of that thread, and its collectives are on one stream, or on several that wait for each other: the
+// ranks' kernels count them in the order in which they run.
 typedef struct prologue_communicator prologue_communicator;
 PROLOGUE_C_API prologue_device prologue_communicator_device(const prologue_communicator* communicator);
 PROLOGUE_C_API int64_t prologue_communicator_rank(const prologue_communicator* communicator);

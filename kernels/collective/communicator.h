@@ -24,6 +24,9 @@ inline constexpr int64_t kMaxRanks = 8;
 
 // One rank's end of its group. It belongs to the thread that runs the rank's operations;
 // abort() and status() may be called from any.
+//
+// On CUDA the rank's GPU is the current device of that thread, and its collectives are on one stream, or on several that wait for each other: the
+// ranks' kernels count them in the order in which they run.
 class PROLOGUE_API Communicator {
  public:
   virtual ~Communicator() = default;

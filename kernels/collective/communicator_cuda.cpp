@@ -203,13 +203,13 @@ Status CudaGroup::status() {
   return failed_.load() ? error_ : Status();
 }
 
-Status CudaGroup::call_nccl(const char* operation, int64_t rank, const NcclCall& call) {
+Status CudaGroup::call_nccl(const char* operation, int64_t rank, NcclCall call, const void* context) {
   Rank& own = ranks_[static_cast<size_t>(rank)];
   int result = Nccl::kSuccess;
   {
     const std::lock_guard lock(own.nccl_mutex);
     if (own.comm == nullptr) return failed_.load() ? error_ : device_error(operation, ": NCCL has ended");
-    result = call(*nccl_, own.comm);
+    result = call(context, *nccl_, own.comm);
   }
   if (result == Nccl::kSuccess || result == Nccl::kInProgress) return {};
   fail(nccl_error(operation, *nccl_, result));

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -38,8 +37,14 @@ class CudaGroup {
   void fail(const Status& status);
   Status status();
   // Calls NCCL for a rank, unless the group has failed. An error of NCCL ends the group.
-  using NcclCall = std::function<int(const Nccl& nccl, Nccl::Comm comm)>;
-  Status call_nccl(const char* operation, int64_t rank, const NcclCall& call);
+  // call(nccl, comm) returns what NCCL returns.
+  template <class Call>
+  Status call_nccl(const char* operation, int64_t rank, const Call& call) {
+    const auto run = [](const void* context, const Nccl& nccl, Nccl::Comm comm) {
+      return (*static_cast<const Call*>(context))(nccl, comm);
+    };
+    return call_nccl(operation, rank, run, &call);
+  }
 
  private:
   struct Rank {
@@ -51,6 +56,8 @@ class CudaGroup {
     Nccl::Comm comm = nullptr;
   };
 
+  using NcclCall = int (*)(const void* context, const Nccl& nccl, Nccl::Comm comm);
+  Status call_nccl(const char* operation, int64_t rank, NcclCall call, const void* context);
   Status open_memory();
   Status enable_peer_access();
   Status open_nccl_comms();

@@ -60,6 +60,17 @@ TEST(COutOfMemory, IsAStatus) {
             }),
             0);
 
+  EXPECT_GT(fail_each([] {
+              prologue_communicators_params params;
+              prologue_communicators_params_init(&params);
+              params.num_ranks = 2;
+              prologue_communicator* ranks[2] = {};
+              const prologue_status status = prologue_create_communicators(&params, ranks);
+              for (prologue_communicator* rank : ranks) prologue_communicator_destroy(rank);
+              return status;
+            }),
+            2);
+
   prologue_execution execution;
   prologue_execution_init(&execution);
   prologue_attention_prologue_params p;
