@@ -16,6 +16,8 @@ Status create_communicators(const CommunicatorsParams& params, Communicator** co
   return {};
 }
 
+Status communicator_meet(Communicator& communicator) { return communicator.meet(); }
+
 Status communicator_abort(Communicator& communicator, const char* message) {
   communicator.abort(device_error(message == nullptr ? "communicator: the group was ended by communicator_abort()" : message));
   return {};

@@ -25,6 +25,9 @@ struct CommunicatorsParams {
 
 // Returns the communicators of all ranks of a group, communicators [num_ranks]. Destroy each of them; after an error there are none.
 Status create_communicators(const CommunicatorsParams& params, Communicator** communicators);
+// Waits on the host until all ranks have called it: before what must not run while a rank's collective waits for this one, such as the first
+// launch of a graph that was captured (the other ranks may still be making theirs, which allocates device memory).
+Status communicator_meet(Communicator& communicator);
 // Ends the group with an error that has this message: collectives that wait, on any rank, end soon, and later ones return the error. The
 // first error of a group counts. Any thread may call it.
 Status communicator_abort(Communicator& communicator, const char* message);

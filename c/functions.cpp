@@ -736,6 +736,11 @@ prologue_status prologue_create_communicators(const prologue_communicators_param
   return call([&] { return prologue::c::create_communicators(cpp(*params), reinterpret_cast<prologue::Communicator**>(communicators)); });
 }
 
+prologue_status prologue_communicator_meet(prologue_communicator* communicator) {
+  if (communicator == nullptr) return null_argument("prologue_communicator_meet", "communicator");
+  return call([&] { return prologue::c::communicator_meet(cpp(*communicator)); });
+}
+
 prologue_status prologue_communicator_abort(prologue_communicator* communicator, const char* message) {
   if (communicator == nullptr) return null_argument("prologue_communicator_abort", "communicator");
   return call([&] { return prologue::c::communicator_abort(cpp(*communicator), message); });

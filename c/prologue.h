@@ -2514,6 +2514,9 @@ PROLOGUE_C_API void prologue_communicators_params_init(prologue_communicators_pa
 PROLOGUE_C_API prologue_status prologue_create_communicators(
     const prologue_communicators_params* params,
     prologue_communicator** communicators);
+// Waits on the host until all ranks have called it: before what must not run while a rank's collective waits for this one, such as the first
+// launch of a graph that was captured (the other ranks may still be making theirs, which allocates device memory).
+PROLOGUE_C_API prologue_status prologue_communicator_meet(prologue_communicator* communicator);
 // Ends the group with an error that has this message: collectives that wait, on any rank, end soon, and later ones return the error. The
 // first error of a group counts. Any thread may call it.
 PROLOGUE_C_API prologue_status prologue_communicator_abort(prologue_communicator* communicator, const char* message);

@@ -1428,6 +1428,7 @@ FUNCTIONS = {
     "end_step": (c_int32, [POINTER(EndStepParams), POINTER(Execution)], False),
     "take_tokens": (c_int32, [POINTER(TakeTokensParams), POINTER(Execution)], False),
     "create_communicators": (c_int32, [POINTER(CommunicatorsParams), c_void_p], False),
+    "communicator_meet": (c_int32, [c_void_p], False),
     "communicator_abort": (c_int32, [c_void_p, c_char_p], False),
     "communicator_status": (c_int32, [c_void_p], False),
     "all_reduce": (c_int32, [POINTER(AllReduceParams), c_void_p, POINTER(Execution)], False),
@@ -1758,6 +1759,10 @@ def take_tokens(params, execution):
 
 def create_communicators(params, communicators):
     _check(_call("create_communicators", (params, communicators)))
+
+
+def communicator_meet(communicator):
+    _check(_call("communicator_meet", (communicator,)))
 
 
 def communicator_abort(communicator, message):

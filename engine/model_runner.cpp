@@ -299,6 +299,7 @@ Status ModelRunner::replay(const StepInputs& step) {
   if (is_new) return enqueue_graph(step);
   if (!found->second) {
     PROLOGUE_ASSIGN_OR_RETURN(found->second, CapturedGraph::capture(execution_, [&] { return enqueue_graph(step); }));
+    if (communicator_ != nullptr) PROLOGUE_RETURN_IF_ERROR(communicator_->meet());  // no rank waits for one that still captures
   }
   ++num_replayed_;
   return found->second.launch(execution_);

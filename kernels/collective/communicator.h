@@ -37,6 +37,11 @@ class PROLOGUE_API Communicator {
   int64_t rank() const { return rank_; }
   int64_t num_ranks() const { return num_ranks_; }
 
+  // Waits on the host until all ranks have called it: before what must not run while a rank's collective waits for this one, such as the
+  // first launch of a graph that was captured (the other ranks may still be making theirs, which allocates device memory). Returns the group's
+  // error, if there is one.
+  virtual Status meet() = 0;
+
   // Ends the group with an error: collectives that wait, on any rank, end soon, and later ones return the error. Values that they were to
   // write are undefined. The first error of a group counts.
   virtual void abort(const Status& status) = 0;

@@ -8,7 +8,14 @@ namespace prologue::cpu {
 
 namespace {
 
-const char* name_of(Collective collective) { return collective == Collective::all_reduce ? "all_reduce" : "all_gather"; }
+const char* name_of(Collective collective) {
+  switch (collective) {
+    case Collective::all_reduce: return "all_reduce";
+    case Collective::all_gather: return "all_gather";
+    case Collective::meet: return "meet";
+  }
+  return "";
+}
 
 template <class T>
 Status check_same(const CollectiveCall& first, const char* name, const T& value, const T& other, int64_t rank) {
@@ -126,6 +133,13 @@ Status CommunicatorGroup::end(int64_t rank) {
   const auto ended = [&] { return all([&](const Rank& r) { return r.ended.load() >= number; }); };
   wait([&] { return ended() || failed_.load(); }, false);  // all ranks have begun, so they end
   return ended() ? Status() : leave(rank);
+}
+
+Status CpuCommunicator::meet() {
+  CollectiveCall call;
+  call.collective = Collective::meet;
+  PROLOGUE_RETURN_IF_ERROR(group_->begin(rank(), call));
+  return group_->end(rank());
 }
 
 Result<Communicators> create_communicators(int64_t num_ranks, const CommunicatorOptions& options) {

@@ -12,7 +12,7 @@
 
 namespace prologue::cpu {
 
-enum class Collective : int32_t { all_reduce, all_gather };
+enum class Collective : int32_t { all_reduce, all_gather, meet };
 
 // What a rank calls. All but x and y must be equal on all ranks.
 struct CollectiveCall {
@@ -71,6 +71,7 @@ class CpuCommunicator final : public Communicator {
   CpuCommunicator(std::shared_ptr<CommunicatorGroup> group, int64_t rank, int64_t num_ranks)
       : Communicator(Device::cpu, rank, num_ranks), group_(std::move(group)) {}
 
+  Status meet() override;
   void abort(const Status& status) override { group_->fail(error_of_abort(status)); }
   Status status() const override { return group_->status(); }
   CommunicatorGroup& group() { return *group_; }

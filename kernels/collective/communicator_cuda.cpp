@@ -164,6 +164,26 @@ Status CudaGroup::open_nccl_comms() {
     return nccl_error("communicator", *nccl_, result);
   }
   for (size_t r = 0; r < ranks_.size(); ++r) ranks_[r].comm = comms[r];
+  return connect_nccl();
+}
+
+// NCCL connects the ranks in its first calls, which must not be captured.
+Status CudaGroup::connect_nccl() {
+  int result = nccl_->group_start();
+  for (size_t r = 0; r < ranks_.size() && result == Nccl::kSuccess; ++r) {
+    PROLOGUE_CUDA_RETURN_IF_ERROR(cudaSetDevice(ranks_[r].gpu));
+    auto* const scratch = static_cast<float*>(ranks_[r].scratch);
+    result = nccl_->all_reduce(scratch, scratch, 1, Nccl::kFloat32, Nccl::kSum, ranks_[r].comm, nullptr);
+    if (result == Nccl::kSuccess)
+      result = nccl_->all_gather(scratch + r, scratch, 1, Nccl::kFloat32, ranks_[r].comm, nullptr);
+  }
+  const int ended = nccl_->group_end();
+  if (result == Nccl::kSuccess) result = ended;
+  if (result != Nccl::kSuccess) return nccl_error("communicator", *nccl_, result);
+  for (const Rank& rank : ranks_) {
+    PROLOGUE_CUDA_RETURN_IF_ERROR(cudaSetDevice(rank.gpu));
+    PROLOGUE_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());
+  }
   return {};
 }
 
@@ -176,7 +196,26 @@ void CudaGroup::fail(const Status& status) {
     failed_.store(true);
   }
   if (words_ != nullptr) *const_cast<volatile uint32_t*>(&words_->ended) = 1;
+  { const std::lock_guard lock(meeting_mutex_); }
+  met_.notify_all();
   end_nccl();
+}
+
+Status CudaGroup::meet(int64_t rank) {
+  uint32_t absent = 0;
+  {
+    std::unique_lock lock(meeting_mutex_);
+    const uint64_t number = ++ranks_[static_cast<size_t>(rank)].meetings;
+    met_.notify_all();
+    const auto find_absent = [&] {
+      absent = 0;
+      for (size_t r = 0; r < ranks_.size(); ++r) absent |= ranks_[r].meetings < number ? 1u << r : 0u;
+      return failed_.load() || absent == 0;
+    };
+    met_.wait_for(lock, std::chrono::duration<double>(std::min(wait_seconds_, 1e9)), find_absent);
+  }
+  if (absent != 0 && !failed_.load()) fail(did_not_come(absent, wait_seconds_));
+  return failed_.load() ? error_ : Status();
 }
 
 // Ends what NCCL does, on all ranks, and frees its comms. A call of NCCL that does not return, because it waits for other ranks itself, is left

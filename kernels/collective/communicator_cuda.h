@@ -34,6 +34,7 @@ class CudaGroup {
   const Peers& peers(int64_t rank) const { return ranks_[static_cast<size_t>(rank)].peers; }
   void* scratch(int64_t rank) const { return ranks_[static_cast<size_t>(rank)].scratch; }
 
+  Status meet(int64_t rank);
   void fail(const Status& status);
   Status status();
   // Calls NCCL for a rank, unless the group has failed. An error of NCCL ends the group.
@@ -54,6 +55,7 @@ class CudaGroup {
     void* scratch = nullptr;
     std::timed_mutex nccl_mutex;  // held while NCCL is called with this comm
     Nccl::Comm comm = nullptr;
+    uint64_t meetings = 0;  // that it has come to
   };
 
   using NcclCall = int (*)(const void* context, const Nccl& nccl, Nccl::Comm comm);
@@ -61,6 +63,7 @@ class CudaGroup {
   Status open_memory();
   Status enable_peer_access();
   Status open_nccl_comms();
+  Status connect_nccl();
   Status start_watching();
   void watch();
   void end_nccl();
@@ -76,6 +79,9 @@ class CudaGroup {
   std::atomic<bool> failed_{false};
   Status error_;  // written once, before failed_ is set
 
+  std::mutex meeting_mutex_;
+  std::condition_variable met_;
+
   // NCCL waits forever. A thread looks now and then whether all ranks come.
   std::thread watcher_;
   std::mutex watcher_mutex_;
@@ -88,6 +94,7 @@ class CudaCommunicator final : public Communicator {
   CudaCommunicator(std::shared_ptr<CudaGroup> group, int64_t rank)
       : Communicator(Device::cuda, rank, group->num_ranks()), group_(std::move(group)) {}
 
+  Status meet() override { return group_->meet(rank()); }
   void abort(const Status& status) override { group_->fail(error_of_abort(status)); }
   Status status() const override { return group_->status(); }
   CudaGroup& group() const { return *group_; }

@@ -227,6 +227,7 @@ TEST(CCalls, RanksExchangeValues) {
     EXPECT_EQ(gather.workspace_bytes, 0);
     EXPECT_EQ(prologue_all_gather(&gather, ranks[rank], &execution), PROLOGUE_STATUS_OK) << message();
     EXPECT_EQ(prologue_communicator_status(ranks[rank]), PROLOGUE_STATUS_OK);
+    EXPECT_EQ(prologue_communicator_meet(ranks[rank]), PROLOGUE_STATUS_OK);
     gather.reserved[0] = 1;
     EXPECT_EQ(prologue_all_gather(&gather, ranks[rank], &execution), PROLOGUE_STATUS_INVALID_ARGUMENT);
     EXPECT_EQ(message().find("prologue_all_gather: params->reserved must be zeros"), 0u) << message();

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -179,6 +180,35 @@ TEST_P(CommunicatorTest, ARankThatDoesNotComeIsNamed) {
       EXPECT_EQ(value, 1.0f);
     });
   }
+}
+
+TEST_P(CommunicatorTest, RanksMeetOnTheHost) {
+  if (!has_ranks(2)) GTEST_SKIP();
+  const Ranks ranks(GetParam(), 2, {.wait_seconds = 5.0});
+  std::atomic<int> came = 0;
+  ranks.run([&](int64_t rank) {
+    for (int meeting = 1; meeting <= 20; ++meeting) {
+      if (rank == meeting % 2) std::this_thread::sleep_for(std::chrono::microseconds(200));
+      ++came;
+      EXPECT_TRUE(ranks[rank].meet().ok());
+      EXPECT_GE(came.load(), 2 * meeting);
+    }
+  });
+}
+
+TEST_P(CommunicatorTest, ARankThatDoesNotMeetIsNamed) {
+  if (!has_ranks(2)) GTEST_SKIP();
+  const Ranks ranks(GetParam(), 2, {.wait_seconds = 0.2});
+  EXPECT_EQ(ranks[0].meet().message(), "communicator: rank 1 did not come to a collective within 0.2 s");
+  EXPECT_EQ(ranks[1].meet().message(), "communicator: rank 1 did not come to a collective within 0.2 s");
+
+  const Ranks ended(GetParam(), 2);
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ended[1].abort(data_loss("enough"));
+  });
+  EXPECT_EQ(ended[0].meet().message(), "enough");
+  other.join();
 }
 
 TEST_P(CommunicatorTest, ARankMayComeLate) {
