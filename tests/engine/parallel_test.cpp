@@ -115,11 +115,11 @@ TEST(ParallelReferences, EveryFamilyCanBeSplit) {
 
 // ---- The engine ----
 
-std::string tiny_model() {
+std::string tiny_model(const test::TinyLlamaOptions& options = {}) {
   std::string test = testing::UnitTest::GetInstance()->current_test_info()->name();
   std::replace(test.begin(), test.end(), '/', '_');
   const std::string path = testing::TempDir() + "prologue_parallel_test_" + test + ".gguf";
-  EXPECT_TRUE(test::write_tiny_llama(path));
+  EXPECT_TRUE(test::write_tiny_llama(path, options));
   return path;
 }
 
@@ -236,6 +236,34 @@ TEST_P(ParallelEngine, SurvivesASmallCache) {
   ASSERT_TRUE(expected.ok() && found.ok());
   for (size_t i = 0; i < found->size(); ++i) EXPECT_EQ((*found)[i].tokens, (*expected)[i].tokens) << i;
   EXPECT_TRUE(small->check_integrity().ok());
+}
+
+// Of every kind of weights: packed ones, experts, a head of its own. A rank's columns are whole blocks.
+TEST_P(ParallelEngine, GivesTheProbabilitiesOfOneRankWithPackedWeights) {
+  for (const uint32_t type : {test::gguf::kQ4_0, test::gguf::kQ8_0}) {
+    for (const int num_experts : {0, 3}) {
+      test::TinyLlamaOptions model;
+      model.type_of = [type](const std::string& name) {
+        return name.find("ffn_gate_inp") != std::string::npos ? test::gguf::kF32 : type;
+      };
+      model.ffn_size = 128;
+      model.num_experts = num_experts;
+      model.tied_output = num_experts > 0;
+      const std::string path = tiny_model(model);
+      EngineOptions options = options_of(path, 1, GetParam());
+      options.keep_quantized = true;
+      const auto one = load(options);
+      options.tensor_parallel = 2;
+      const auto two = load(options);
+      ASSERT_TRUE(one != nullptr && two != nullptr);
+      EXPECT_EQ(two->weight_formats(), one->weight_formats());
+      const std::vector<int32_t> prompt = {5, 6, 7, 8}, tokens = {9, 10, 11, 3, 1};
+      const auto want = one->score(prompt, tokens), got = two->score(prompt, tokens);
+      ASSERT_TRUE(want.ok() && got.ok()) << got.status().message();
+      for (size_t i = 0; i < tokens.size(); ++i)
+        EXPECT_NEAR(got->logprob_of_token[i], want->logprob_of_token[i], 1e-3) << type << ", " << num_experts << " experts, " << i;
+    }
+  }
 }
 
 TEST(ParallelEngineErrors, NameTheNumbersOfRanksThatWouldDo) {

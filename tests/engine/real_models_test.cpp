@@ -59,6 +59,7 @@ struct Case {
   bool one_batch;
   int threads;
   int way = kAllRows;  // all rows and tokens, which are also scored; else which of kOtherWays, which share the rows
+  int64_t ranks = 1;
 };
 
 std::vector<Row> rows_of(const Case& which) {
@@ -84,12 +85,15 @@ INSTANTIATE_TEST_SUITE_P(Cases, RealModels,
                                          Case{"cpu_batch", kSmolLm2, Device::cpu, 16, true, true, 2},
                                          Case{"cpu_batch_page_1_one_thread", kSmolLm2, Device::cpu, 1, true, true, 1, 0},
                                          Case{"cpu_batch_page_64_unfused", kSmolLm2, Device::cpu, 64, false, true, 3, 2},
+                                         Case{"cpu_three_ranks", kSmolLm2, Device::cpu, 16, true, true, 3, 1, 3},
                                          Case{"cuda_alone", kSmolLm2, Device::cuda, 16, true, false, 2},
                                          Case{"cuda_batch", kSmolLm2, Device::cuda, 16, true, true, 2},
                                          Case{"cuda_batch_page_1", kSmolLm2, Device::cuda, 1, true, true, 2},
                                          Case{"cuda_batch_page_64_unfused", kSmolLm2, Device::cuda, 64, false, true, 2},
                                          Case{"cuda_alone_unfused", kSmolLm2, Device::cuda, 16, false, false, 2},
                                          Case{"gemma3_cpu_batch", kGemma3, Device::cpu, 16, true, true, 2},
+                                         Case{"gemma3_cpu_two_ranks", kGemma3, Device::cpu, 16, true, true, 2, 2, 2},
+                                         Case{"gemma3_cuda_two_ranks", kGemma3, Device::cuda, 16, true, true, 2, kAllRows, 2},
                                          Case{"gemma3_cuda_alone", kGemma3, Device::cuda, 16, true, false, 2},
                                          Case{"gemma3_cuda_batch_unfused", kGemma3, Device::cuda, 16, false, true, 2}),
                          [](const auto& each) { return each.param.name; });
@@ -106,6 +110,8 @@ TEST_P(RealModels, SpeakTheReferenceTokens) {
   options.page_size = which.page_size;
   options.fused = which.fused;
   options.num_threads = which.threads;
+  options.tensor_parallel = which.ranks;
+  if (which.device == Device::cuda && which.ranks > 1 && *num_gpus() < which.ranks) GTEST_SKIP() << "there are fewer GPUs";
   auto engine = Engine::load(options);
   ASSERT_TRUE(engine.ok()) << engine.status().message();
 
