@@ -54,7 +54,8 @@ struct EngineOptions {
   // The most tokens of one sequence, prompt and generated, are limited to this; 0 = the model's limit, up to 262144. At most
   // ModelConfig::longest_context().
   int64_t context_length = 0;
-  int64_t kv_memory = 0;        // bytes of the KV cache, on each rank; 0: what max_seqs sequences of that length need, within a part of the free memory
+  // Bytes of the KV cache, on each rank; 0: what max_seqs sequences of that length need, within a part of the free memory.
+  int64_t kv_memory = 0;
   int64_t max_seqs = 0;         // sequences of one step; 0 = 256 on CUDA, 32 on the CPU
   int64_t max_step_tokens = 0;  // of one step; longer prompts are read in chunks; 0 = 4096 on CUDA, 512 on the CPU
   int64_t max_queue = 4096;     // requests that wait; more are refused

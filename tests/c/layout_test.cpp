@@ -10,8 +10,11 @@
 #include <type_traits>
 #include <vector>
 
+#include <prologue/c/communicators.h>
 #include <prologue/c/rope_table.h>
 #include <prologue/kernels/attention_prologue/stages/stages.h>
+#include <prologue/kernels/collective/all_gather.h>
+#include <prologue/kernels/collective/all_reduce.h>
 #include <prologue/kernels/mla_prologue/mla_prologue.h>
 #include <prologue/kernels/moe/moe_combine.h>
 #include <prologue/kernels/moe/moe_gemm.h>
