@@ -599,6 +599,11 @@ int64_t prologue_communicator_num_ranks(const prologue_communicator* communicato
   return cpp(*communicator).num_ranks();
 }
 
+const char* prologue_communicator_transport(const prologue_communicator* communicator) {
+  if (communicator == nullptr) return {};
+  return cpp(*communicator).transport();
+}
+
 prologue_status prologue_attention_layer_workspace_bytes(const prologue_attention_layer_params* params, prologue_device device, int64_t* bytes) {
   if (params == nullptr) return null_argument("prologue_attention_layer_workspace_bytes", "params");
   if (bytes == nullptr) return null_argument("prologue_attention_layer_workspace_bytes", "bytes");

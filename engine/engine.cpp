@@ -153,6 +153,10 @@ int64_t Engine::weight_bytes() const {
 Status Engine::start() {
   PROLOGUE_RETURN_IF_ERROR(ranks_->run([this](int64_t rank) { return synchronize(ranks_->execution(rank)); }));
   PROLOGUE_RETURN_IF_ERROR(make_runner());
+  if (num_ranks() > 1 && device() == Device::cuda && transport().find("peer memory") == std::string::npos) {
+    model().warnings.push_back(str_cat("the GPUs have no access to each other's memory: all values go by ", transport(),
+                                       ", and steps of few tokens are slower"));
+  }
   if (execution_.device == Device::cuda) PROLOGUE_RETURN_IF_ERROR(warm_up());
   update_stats();
   return {};

@@ -149,6 +149,8 @@ class Engine {
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   Device device() const { return execution_.device; }
   int64_t num_ranks() const { return ranks_->size(); }
+  // Returns how values go from rank to rank (Communicator::transport); empty for one rank.
+  std::string transport() const { return num_ranks() > 1 ? ranks_->communicator(0)->transport() : ""; }
   DType dtype() const { return model().dtype; }
   // Returns the formats of the matrices that are kept quantised, or an empty list if there are none.
   const std::vector<WeightFormat>& weight_formats() const { return model().weight_formats; }

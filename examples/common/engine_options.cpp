@@ -128,7 +128,7 @@ std::string bytes_text(int64_t num_bytes) {
 std::string types_of(const Engine& engine) {
   return str_cat(dtype_name(engine.dtype()), ", weights as ", engine.weight_types(), ", ", bytes_text(engine.weight_bytes()),
                  engine.quantizes_activations() ? ", prompts with fp8 activations" : "",
-                 engine.num_ranks() > 1 ? str_cat(", on ", engine.num_ranks(), " ranks") : "");
+                 engine.num_ranks() > 1 ? str_cat(", on ", engine.num_ranks(), " ranks over ", engine.transport()) : "");
 }
 
 std::vector<std::string> notes_about(const Engine& engine, int64_t asked_context) {

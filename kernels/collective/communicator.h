@@ -14,6 +14,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <prologue/kernels/base/execution.h>
@@ -36,6 +38,8 @@ class PROLOGUE_API Communicator {
   Device device() const { return device_; }
   int64_t rank() const { return rank_; }
   int64_t num_ranks() const { return num_ranks_; }
+  // Returns how values go from rank to rank, for programs to print: "peer memory and NCCL 2.28.3", "peer memory", "NCCL 2.28.3", "memory".
+  const char* transport() const { return transport_.c_str(); }
 
   // Waits on the host until all ranks have called it: before what must not run while a rank's collective waits for this one, such as the
   // first launch of a graph that was captured (the other ranks may still be making theirs, which allocates device memory). Returns the group's
@@ -50,12 +54,14 @@ class PROLOGUE_API Communicator {
   virtual Status status() const = 0;
 
  protected:
-  Communicator(Device device, int64_t rank, int64_t num_ranks) : device_(device), rank_(rank), num_ranks_(num_ranks) {}
+  Communicator(Device device, int64_t rank, int64_t num_ranks, std::string transport)
+      : device_(device), rank_(rank), num_ranks_(num_ranks), transport_(std::move(transport)) {}
 
  private:
   Device device_;
   int64_t rank_;
   int64_t num_ranks_;
+  std::string transport_;
 };
 
 struct CommunicatorOptions {

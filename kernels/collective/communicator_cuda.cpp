@@ -48,9 +48,12 @@ Status allocate_zeros(const char* what, int64_t bytes, int32_t gpu, void** memor
   return {};
 }
 
+std::string version_of(const Nccl& nccl) {
+  return str_cat(nccl.version / 10000, ".", nccl.version / 100 % 100, ".", nccl.version % 100);
+}
+
 Status nccl_error(const char* operation, const Nccl& nccl, int result) {
-  return device_error(operation, ": NCCL ", nccl.version / 10000, ".", nccl.version / 100 % 100, ".", nccl.version % 100,
-                      " failed: ", nccl.error_string(result));
+  return device_error(operation, ": NCCL ", version_of(nccl), " failed: ", nccl.error_string(result));
 }
 
 Status check_gpus(const std::vector<int32_t>& gpus) {
@@ -80,6 +83,12 @@ Status check_peer_access(const std::vector<int32_t>& gpus) {
 
 CudaGroup::CudaGroup(std::vector<int32_t> gpus, double wait_seconds) : wait_seconds_(wait_seconds), ranks_(gpus.size()) {
   for (size_t r = 0; r < gpus.size(); ++r) ranks_[r].gpu = gpus[r];
+}
+
+std::string CudaGroup::transport() const {
+  std::string text = uses_peer_memory_ ? "peer memory" : "";
+  if (nccl_ != nullptr) text += str_cat(text.empty() ? "NCCL " : " and NCCL ", version_of(*nccl_));
+  return text;
 }
 
 Status CudaGroup::open(const CommunicatorOptions& options) {

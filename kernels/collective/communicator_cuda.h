@@ -31,6 +31,7 @@ class CudaGroup {
   int32_t gpu(int64_t rank) const { return ranks_[static_cast<size_t>(rank)].gpu; }
   bool uses_peer_memory() const { return uses_peer_memory_; }
   bool uses_nccl() const { return nccl_ != nullptr; }
+  std::string transport() const;
   const Peers& peers(int64_t rank) const { return ranks_[static_cast<size_t>(rank)].peers; }
   void* scratch(int64_t rank) const { return ranks_[static_cast<size_t>(rank)].scratch; }
 
@@ -92,7 +93,7 @@ class CudaGroup {
 class CudaCommunicator final : public Communicator {
  public:
   CudaCommunicator(std::shared_ptr<CudaGroup> group, int64_t rank)
-      : Communicator(Device::cuda, rank, group->num_ranks()), group_(std::move(group)) {}
+      : Communicator(Device::cuda, rank, group->num_ranks(), group->transport()), group_(std::move(group)) {}
 
   Status meet() override { return group_->meet(rank()); }
   void abort(const Status& status) override { group_->fail(error_of_abort(status)); }

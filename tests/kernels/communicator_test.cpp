@@ -30,6 +30,7 @@ TEST(Communicator, KnowsItsRank) {
     EXPECT_EQ(ranks[r].rank(), r);
     EXPECT_EQ(ranks[r].num_ranks(), 3);
     EXPECT_TRUE(ranks[r].status().ok());
+    EXPECT_STREQ(ranks[r].transport(), "memory");
   }
 }
 

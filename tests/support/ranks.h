@@ -31,7 +31,7 @@ class Ranks {
   void destroy(int64_t rank) { communicators_[static_cast<size_t>(rank)].reset(); }
 
  private:
-  Backend backend_;
+  [[maybe_unused]] Backend backend_;  // without CUDA
   std::vector<std::unique_ptr<Communicator>> communicators_;
   std::unique_ptr<std::barrier<>> barrier_;
 };
