@@ -117,6 +117,7 @@ Status CudaGroup::open(const CommunicatorOptions& options) {
   }
   if (nccl_ == nullptr) return {};
   PROLOGUE_RETURN_IF_ERROR(open_nccl_comms());
+  PROLOGUE_RETURN_IF_ERROR(run_nccl_once());
   return start_watching();
 }
 
@@ -173,22 +174,34 @@ Status CudaGroup::open_nccl_comms() {
     return nccl_error("communicator", *nccl_, result);
   }
   for (size_t r = 0; r < ranks_.size(); ++r) ranks_[r].comm = comms[r];
-  return connect_nccl();
+  return {};
 }
 
-// NCCL connects the ranks in its first calls, which must not be captured.
-Status CudaGroup::connect_nccl() {
-  int result = nccl_->group_start();
-  for (size_t r = 0; r < ranks_.size() && result == Nccl::kSuccess; ++r) {
-    PROLOGUE_CUDA_RETURN_IF_ERROR(cudaSetDevice(ranks_[r].gpu));
-    auto* const scratch = static_cast<float*>(ranks_[r].scratch);
-    result = nccl_->all_reduce(scratch, scratch, 1, Nccl::kFloat32, Nccl::kSum, ranks_[r].comm, nullptr);
-    if (result == Nccl::kSuccess)
-      result = nccl_->all_gather(scratch + r, scratch, 1, Nccl::kFloat32, ranks_[r].comm, nullptr);
+// NCCL connects the ranks in the first call that needs it, on the host, where it waits for the other ranks and could not be ended. So each
+// collective runs once, with few and with many bytes, in one call for all ranks. The zeros in the scratch memory stay zeros.
+Status CudaGroup::run_nccl_once() {
+  const auto for_all = [&](const auto& call) -> Status {
+    int result = nccl_->group_start();
+    cudaError_t error = cudaSuccess;
+    for (size_t r = 0; r < ranks_.size() && result == Nccl::kSuccess && error == cudaSuccess; ++r) {
+      error = cudaSetDevice(ranks_[r].gpu);
+      if (error == cudaSuccess) result = call(ranks_[r], r);
+    }
+    const int ended = nccl_->group_end();
+    PROLOGUE_CUDA_RETURN_IF_ERROR(error);
+    if (result == Nccl::kSuccess) result = ended;
+    return result == Nccl::kSuccess ? Status() : nccl_error("communicator", *nccl_, result);
+  };
+  for (const size_t bytes : {size_t{1} << 20, static_cast<size_t>(kScratchBytes)}) {
+    PROLOGUE_RETURN_IF_ERROR(for_all([&](const Rank& rank, size_t) {
+      return nccl_->all_reduce(rank.scratch, rank.scratch, bytes / 4, Nccl::kFloat32, Nccl::kSum, rank.comm, nullptr);
+    }));
+    const size_t part = bytes / 4 / ranks_.size();
+    PROLOGUE_RETURN_IF_ERROR(for_all([&](const Rank& rank, size_t r) {
+      return nccl_->all_gather(static_cast<float*>(rank.scratch) + r * part, rank.scratch, part, Nccl::kFloat32, rank.comm,
+                               nullptr);
+    }));
   }
-  const int ended = nccl_->group_end();
-  if (result == Nccl::kSuccess) result = ended;
-  if (result != Nccl::kSuccess) return nccl_error("communicator", *nccl_, result);
   for (const Rank& rank : ranks_) {
     PROLOGUE_CUDA_RETURN_IF_ERROR(cudaSetDevice(rank.gpu));
     PROLOGUE_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());

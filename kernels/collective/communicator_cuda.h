@@ -64,7 +64,7 @@ class CudaGroup {
   Status open_memory();
   Status enable_peer_access();
   Status open_nccl_comms();
-  Status connect_nccl();
+  Status run_nccl_once();
   Status start_watching();
   void watch();
   void end_nccl();

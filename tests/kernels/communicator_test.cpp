@@ -257,8 +257,10 @@ TEST_P(CommunicatorTest, AbortWithoutAnErrorIsOne) {
 TEST_P(CommunicatorTest, AbortAtAnyTime) {
   const int64_t num_ranks = has_ranks(3) ? 3 : 2;
   if (!has_ranks(num_ranks)) GTEST_SKIP() << Ranks::why_not(GetParam(), num_ranks);
+  CommunicatorOptions options;
+  options.use_nccl = false;
   for (int i = 0; i < (is_cpu() ? 60 : 10); ++i) {
-    const Ranks ranks(GetParam(), num_ranks);
+    const Ranks ranks(GetParam(), num_ranks, options);
     std::thread aborts([&] {
       std::this_thread::sleep_for(std::chrono::microseconds((is_cpu() ? 20 : 1000) * i));
       ranks[0].abort(data_loss("stop"));
@@ -311,6 +313,33 @@ TEST_P(CommunicatorTest, ARankMayBeDestroyedFirst) {
   float value = 1.0f;
   EXPECT_EQ(OneValue(GetParam()).reduce(ranks[0], value).message(),
             "communicator: rank 1 did not come to a collective within 0.05 s");
+}
+
+// The same where NCCL waits: a thread of the group looks whether all ranks come.
+TEST_P(CommunicatorTest, NcclIsEndedToo) {
+  if (is_cpu()) GTEST_SKIP() << "NCCL is CUDA's";
+  CommunicatorOptions options;
+  options.use_peer_memory = false;
+  options.wait_seconds = 1.0;
+  const std::string why_not = Ranks::why_not(GetParam(), 2, options);
+  if (!why_not.empty()) GTEST_SKIP() << why_not;
+  for (const bool aborts : {false, true}) {
+    const Ranks ranks(GetParam(), 2, options);
+    run(ranks, [&](int64_t rank, OneValue& one) {
+      float value = 1.0f;
+      EXPECT_TRUE(one.reduce(ranks[rank], value).ok());
+      EXPECT_EQ(value, 2.0f);
+      ranks.meet();
+      if (rank == 1) {
+        if (!aborts) return;
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        return ranks[1].abort(data_loss("a rank has lost it"));
+      }
+      EXPECT_EQ(one.reduce(ranks[0], value).message(),
+                aborts ? "a rank has lost it" : "communicator: rank 1 did not come to a collective within 1 s");
+      EXPECT_FALSE(one.reduce(ranks[0], value).ok());
+    });
+  }
 }
 
 // Both collectives in one captured graph, which is replayed: kernels count in the memory of their GPU.

@@ -1,6 +1,9 @@
 #include "tests/support/ranks.h"
 
+#include <map>
+#include <mutex>
 #include <thread>
+#include <tuple>
 
 #ifdef PROLOGUE_HAS_CUDA
 #include <cuda_runtime_api.h>
@@ -24,7 +27,12 @@ std::string Ranks::why_not(Backend backend, int64_t num_ranks, const Communicato
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
   if (count < num_ranks) return str_cat(num_ranks, " ranks need as many GPUs: this machine has ", count);
-  return create_communicators(Device::cuda, num_ranks, options).status().message();
+  static std::mutex mutex;  // NCCL takes seconds to make a group
+  static std::map<std::tuple<int64_t, bool, bool>, std::string> known;
+  const std::lock_guard lock(mutex);
+  const auto [found, is_new] = known.try_emplace({num_ranks, options.use_nccl, options.use_peer_memory});
+  if (is_new) found->second = create_communicators(Device::cuda, num_ranks, options).status().message();
+  return found->second;
 #else
   static_cast<void>(options);
   return str_cat(num_ranks, " ranks: built without CUDA");
