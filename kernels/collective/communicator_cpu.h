@@ -58,12 +58,12 @@ class CommunicatorGroup {
 
   const int64_t num_ranks_;
   const double wait_seconds_;
-  Rank ranks_[kMaxRanks];
-  std::atomic<bool> failed_{false};
   Status error_;  // written once, before failed_ is set
-  alignas(64) std::atomic<int32_t> sleepers_{0};
   std::mutex mutex_;
   std::condition_variable changed_;
+  std::atomic<int32_t> sleepers_{0};
+  std::atomic<bool> failed_{false};
+  Rank ranks_[kMaxRanks];
 };
 
 class CpuCommunicator final : public Communicator {

@@ -27,6 +27,7 @@ class Ranks {
   // wait for the kernels of GPUs that can access it, and these wait for other ranks.
   void meet() const { barrier_->arrive_and_wait(); }
   Communicator& operator[](int64_t rank) const { return *communicators_[static_cast<size_t>(rank)]; }
+  Backend backend() const { return backend_; }
   int64_t size() const { return static_cast<int64_t>(communicators_.size()); }
   void destroy(int64_t rank) { communicators_[static_cast<size_t>(rank)].reset(); }
 
