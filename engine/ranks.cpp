@@ -1,6 +1,9 @@
 #include <prologue/engine/ranks.h>
 
+#include <pthread.h>
+
 #include <algorithm>
+#include <system_error>
 
 #include <prologue/kernels/base/out_of_memory.h>
 
@@ -103,6 +106,8 @@ Status Ranks::run_together(const Work& work) {
 }
 
 void Ranks::serve(int64_t r) {
+  const char name[] = {'p', 'r', 'o', 'l', 'o', 'g', 'u', 'e', '-', 'r', 'a', 'n', 'k', '-', static_cast<char>('0' + r), 0};
+  (void)pthread_setname_np(pthread_self(), name);  // for debuggers and top
   for (uint64_t done = 0;;) {
     const Work* work = nullptr;
     {

@@ -1,5 +1,6 @@
 // The ranks that run one model together (tensor parallelism), as threads of this process. On CUDA each has a GPU and a stream, on the CPU a
-// part of the threads. The caller says what all of them do, and every rank does it on its own thread; rank 0 is the thread that calls.
+// part of the threads. The caller says what all of them do, and every rank does it on its own thread (prologue-rank-1, ...); rank 0 is the
+// thread that calls.
 #pragma once
 
 #include <condition_variable>

@@ -43,6 +43,7 @@ std::string json_line(const Engine& engine, const std::string& prompt, const Req
   line["dtype"] = dtype_name(engine.dtype());
   for (const WeightFormat format : engine.weight_formats()) line["weight_formats"].push_back(weight_format_name(format));
   line["weight_bytes"] = engine.weight_bytes();
+  line["ranks"] = engine.num_ranks();
   line["kv_cache_dtype"] = cache_types(engine);
   if (request.num_logprobs >= 0) {
     ordered_json& rows = line["logprobs"] = ordered_json::array();
