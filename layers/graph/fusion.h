@@ -32,7 +32,8 @@ PROLOGUE_API Result<Graph> fuse_projections(const Graph& graph);
 // Rewrites the graph of prompts on GPUs where has_qkv_gemm(). Called after fuse_attention_prologue(), it rewrites
 //   linear -> attention_prologue     into one qkv_prologue node
 //   linear -> a gated activation     into one projection node
-// under the same conditions, if the weights are not packed.
+// under the same conditions, if the weights are not packed, and
+//   all_reduce -> add_norm           into an all_reduce node that adds to the residual, and a norm
 PROLOGUE_API Result<Graph> fuse_prompt_projections(const Graph& graph);
 
 }  // namespace prologue

@@ -168,14 +168,15 @@ std::optional<ResidualSum> residual_sum_of(const Graph& graph, const Uses& uses,
   return ResidualSum{add_norm, reader, residual};
 }
 
-// Rewrites linear -> add_norm as a projection that adds to the residual and a norm of the sum; all_reduce -> add_norm likewise.
-void fuse_residuals(Graph& graph) {
+// Rewrites all_reduce -> add_norm as an all_reduce that adds to the residual and a norm of the sum; with `projections`, linear -> add_norm
+// likewise.
+void fuse_residuals(Graph& graph, bool projections) {
   const Uses uses(graph);
   std::vector<Node> nodes = graph.nodes;
   for (int n = 0; n < static_cast<int>(graph.nodes.size()); ++n) {
     const auto linear = step_as<GemmParams>(graph, n);
     const auto all_reduce = step_as<AllReduceParams>(graph, n);
-    if (!can_continue(linear) && !all_reduce) continue;
+    if (!(projections && can_continue(linear)) && !all_reduce) continue;
     const std::optional<ResidualSum> sum = residual_sum_of(graph, uses, n);
     if (!sum) continue;
 
@@ -364,7 +365,7 @@ Graph fuse_chains(Graph graph, const Match& match) {
 }
 
 Graph fuse(Graph graph) {
-  fuse_residuals(graph);
+  fuse_residuals(graph, true);
   select_before_norms(graph);
   graph = fuse_chains(std::move(graph), match_projection);
   signal_one_token(graph);
@@ -378,7 +379,11 @@ Result<Graph> fuse_projections(const Graph& graph) {
 }
 
 Result<Graph> fuse_prompt_projections(const Graph& graph) {
-  return catch_out_of_memory([&]() -> Result<Graph> { return fuse_chains(graph, match_of_prompt); });
+  return catch_out_of_memory([&]() -> Result<Graph> {
+    Graph fused = graph;
+    fuse_residuals(fused, false);
+    return fuse_chains(std::move(fused), match_of_prompt);
+  });
 }
 
 }  // namespace prologue

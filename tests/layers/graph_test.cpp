@@ -147,6 +147,14 @@ TEST(GraphOfARank, HasSevenNodesInALayer) {
   }
 }
 
+TEST(GraphOfARank, AddsToTheResidualInPromptsToo) {
+  TinyModel part(DType::bf16, true, {Device::cpu, 1}, true);
+  const Graph fused = fuse_prompt_projections(fuse_attention_prologue(part.graph).value()).value();
+  EXPECT_EQ(count(fused, "all_reduce"), 2 * kLayers);
+  EXPECT_EQ(count(fused, "add_rms_norm"), 0);
+  EXPECT_EQ(count(fused, "rms_norm"), 2 * kLayers + 1);
+}
+
 TEST(GraphOfARank, GathersNoMoreColumnsThanARankMayHave) {
   TinyModel model(DType::f32, false, {Device::cpu, 1});
   GraphBuilder g(DType::f32);
