@@ -154,6 +154,10 @@ Status Engine::start() {
   PROLOGUE_RETURN_IF_ERROR(ranks_->run([this](int64_t rank) { return synchronize(ranks_->execution(rank)); }));
   PROLOGUE_RETURN_IF_ERROR(make_runner());
   if (num_ranks() > 1 && device() == Device::cuda && transport().find("peer memory") == std::string::npos) {
+    if (options_.batch_invariant) {
+      return unsupported("batch_invariant needs GPUs that have access to each other's memory: the bits of sums by ", transport(),
+                         " depend on the batch");
+    }
     model().warnings.push_back(str_cat("the GPUs have no access to each other's memory: all values go by ", transport(),
                                        ", and steps of few tokens are slower"));
   }
