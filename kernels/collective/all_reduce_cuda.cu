@@ -1,4 +1,5 @@
 #include <prologue/kernels/collective/communicator_cuda.h>
+#include <prologue/kernels/collective/direct_kernel.cuh>
 #include <prologue/kernels/collective/push_kernel.cuh>
 #include <prologue/kernels/collective/push_launch.cuh>
 
@@ -15,8 +16,22 @@ struct Reduction {
   bool x_aligned, y_aligned;  // to 16 bytes
 };
 
-// A thread owns one group of 16 bytes, or several if there are more than threads. Every rank adds up everything. kRanks: that there is room
-// for.
+// Adds up a group: the ranks' parts in the order of the ranks, then y. Rounded once. kRanks: that there is room for.
+template <class T, int kRanks, class Part>
+__device__ Group<T> add_up(int num_ranks, const Part& part, bool adds, const Group<T>& before) {
+  return make_group<T>([&](int i) {
+    float value = 0.0f;
+#pragma unroll
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (rank >= num_ranks) continue;
+      const float term = part(rank)[i];
+      value = rank == 0 ? term : value + term;
+    }
+    return adds ? value + before[i] : value;
+  });
+}
+
+// A thread owns one group of 16 bytes, or several if there are more than threads. Every rank adds up everything.
 template <class T, int kRanks>
 __global__ void __launch_bounds__(kMaxPushThreads, 1)
     all_reduce_kernel(const __grid_constant__ Peers p, const __grid_constant__ Reduction<T> r) {
@@ -61,18 +76,78 @@ __global__ void __launch_bounds__(kMaxPushThreads, 1)
       return missing;
     });
     if (!goes_on || !is_there) continue;
-    const Group<T> sum = make_group<T>([&](int i) {
-      float value = 0.0f;
-#pragma unroll
-      for (int rank = 0; rank < kRanks; ++rank) {
-        if (rank >= p.num_ranks) continue;
-        const float term = rank == p.rank ? own[i] : arriving[rank].template group<T>()[i];
-        value = rank == 0 ? term : value + term;
-      }
-      return r.adds ? value + before[i] : value;
-    });
+    const auto part = [&](int rank) { return rank == p.rank ? own : arriving[rank].template group<T>(); };
+    const Group<T> sum = add_up<T, kRanks>(p.num_ranks, part, r.adds, before);
     const int64_t left = r.count - group * kGroup<T>;
     store_group(r.y + group * kGroup<T>, sum, left, r.y_aligned && left >= kGroup<T>);
+  }
+  end_turn(p, turn);
+}
+
+// Adds up the slice of this rank, `slice` groups of 16 bytes from rank * slice on: reads the parts of all ranks and writes the sum to all. A thread
+// owns every (number of threads)-th group of the slice.
+//
+// x may be y: the elements of a slice are read by one rank only, and there by the thread that writes them afterwards. With `adds` a rank reads its
+// own y only, in its slice, which no other rank writes.
+template <class T, int kRanks>
+__global__ void __launch_bounds__(kDirectThreads, 1)
+    all_reduce_direct_kernel(const __grid_constant__ Peers p, const __grid_constant__ Reduction<T> r, int64_t slice) {
+  constexpr int kUnroll = kRanks <= 4 ? 4 : 2;  // a load from another GPU takes 1.5 us
+  const Turn turn = begin_turn(p);
+  Meeting& meeting = *dynamic_shared<Meeting>();
+  if (meet_peers(p, turn, r.x, r.y, meeting)) {
+    const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+    const int64_t begin = p.rank * slice, end = min(begin + slice, groups_of<T>(r.count));
+    const int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    const int64_t whole_end = meeting.aligned != 0 ? min(end, r.count / kGroup<T>) : begin;
+
+    for (int64_t base = begin + first; base < whole_end; base += kUnroll * step) {
+      Group<T> parts[kUnroll][kRanks] = {}, before[kUnroll] = {};
+      const auto load = [](uint64_t array, int64_t group) {
+        const uint4 words = load_line(reinterpret_cast<const uint4*>(array) + group);
+        return Group<T>{{words.x, words.y, words.z, words.w}};
+      };
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        const int64_t group = base + u * step;
+        if (group >= whole_end) continue;
+#pragma unroll
+        for (int rank = 0; rank < kRanks; ++rank) {
+          if (rank < p.num_ranks) parts[u][rank] = load(meeting.read[rank], group);
+        }
+        if (r.adds) before[u] = load(reinterpret_cast<uint64_t>(r.y), group);
+      }
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        const int64_t group = base + u * step;
+        if (group >= whole_end) continue;
+        const Group<T> sum = add_up<T, kRanks>(
+            p.num_ranks, [&](int rank) { return parts[u][rank]; }, r.adds, before[u]);
+#pragma unroll
+        for (int rank = 0; rank < kRanks; ++rank) {
+          if (rank >= p.num_ranks) continue;
+          store_global(reinterpret_cast<uint4*>(meeting.written[rank]) + group,
+                       uint4{sum.words[0], sum.words[1], sum.words[2], sum.words[3]});
+        }
+      }
+    }
+
+    // The last elements, which are no whole group; everything if an array is not aligned.
+    for (int64_t group = max(begin, whole_end) + first; group < end; group += step) {
+      const int64_t at = group * kGroup<T>, left = r.count - at;
+      Group<T> parts[kRanks], before = {};
+#pragma unroll
+      for (int rank = 0; rank < kRanks; ++rank) {
+        if (rank < p.num_ranks) parts[rank] = load_group(reinterpret_cast<const T*>(meeting.read[rank]) + at, left, false);
+      }
+      if (r.adds) before = load_group(r.y + at, left, false);
+      const Group<T> sum = add_up<T, kRanks>(
+          p.num_ranks, [&](int rank) { return parts[rank]; }, r.adds, before);
+      for (int rank = 0; rank < p.num_ranks; ++rank) {
+        store_group(reinterpret_cast<T*>(meeting.written[rank]) + at, sum, left, false);
+      }
+    }
+    part_from_peers(p, turn);
   }
   end_turn(p, turn);
 }
@@ -98,25 +173,37 @@ Reduction<T> reduction(const void* x, void* y, int64_t begin, int64_t count, boo
   return {from, to, count, adds, is_aligned(from), is_aligned(to)};
 }
 
-// The table of instances: kernels with room for 2, 4 and 8 ranks.
+// The tables of instances: kernels with room for 2, 4 and 8 ranks.
 template <class T>
 auto* kernel_for(int64_t num_ranks) {
   return num_ranks <= 2 ? all_reduce_kernel<T, 2> : num_ranks <= 4 ? all_reduce_kernel<T, 4> : all_reduce_kernel<T, 8>;
 }
+template <class T>
+auto* direct_kernel_for(int64_t num_ranks) {
+  return num_ranks <= 2   ? all_reduce_direct_kernel<T, 2>
+         : num_ranks <= 4 ? all_reduce_direct_kernel<T, 4>
+                          : all_reduce_direct_kernel<T, 8>;
+}
+
+// Few bytes; any number on one rank.
+template <class T>
+Status push(const AllReduceParams& params, const CudaCommunicator& communicator, cudaStream_t stream) {
+  const auto r = reduction<T>(params.x, params.y, 0, params.num_tokens * params.width, params.adds != 0);
+  LaunchShape shape = push_shape(groups_of<T>(r.count));
+  LaunchAttributes attributes(1, params.overlaps);
+  shape.attributes = attributes.span();
+  return launch("all_reduce", kernel_for<T>(communicator.num_ranks()), shape, stream, communicator.peers(), r);
+}
 
 template <class T>
-Status push_pieces(const AllReduceParams& params, const CudaCommunicator& communicator, cudaStream_t stream) {
-  constexpr int64_t kPiece = kPushBytes / sizeof(T);
-  const int64_t count = params.num_tokens * params.width, piece = communicator.num_ranks() == 1 ? count : kPiece;
-  for (int64_t begin = 0; begin < count; begin += piece) {
-    const auto r = reduction<T>(params.x, params.y, begin, std::min(piece, count - begin), params.adds != 0);
-    LaunchShape shape = push_shape(groups_of<T>(r.count));
-    LaunchAttributes attributes(1, params.overlaps || begin > 0);
-    shape.attributes = attributes.span();
-    PROLOGUE_RETURN_IF_ERROR(
-        launch("all_reduce", kernel_for<T>(communicator.num_ranks()), shape, stream, communicator.peers(), r));
-  }
-  return {};
+Status read_and_write_peers(const AllReduceParams& params, const CudaCommunicator& communicator, cudaStream_t stream) {
+  constexpr int64_t kGroupsOfLine = 8;  // 128 bytes, which two ranks should not write
+  const auto r = reduction<T>(params.x, params.y, 0, params.num_tokens * params.width, params.adds != 0);
+  const int64_t slice = round_up(divide_up(groups_of<T>(r.count), communicator.num_ranks()), kGroupsOfLine);
+  LaunchShape shape = direct_shape(slice, communicator.group().multiprocessors(), sizeof(Meeting));
+  LaunchAttributes attributes(1, params.overlaps);
+  shape.attributes = attributes.span();
+  return launch("all_reduce", direct_kernel_for<T>(communicator.num_ranks()), shape, stream, communicator.peers(), r, slice);
 }
 
 template <class T>
@@ -158,9 +245,10 @@ Status all_reduce(const AllReduceParams& params, Communicator& communicator, con
   const auto& own = static_cast<const CudaCommunicator&>(communicator);
   PROLOGUE_RETURN_IF_ERROR(own.check("all_reduce"));
   const int64_t bytes = params.num_tokens * params.width * dtype_size(params.dtype);
-  const bool pushes = own.group().uses_peer_memory() && (bytes <= kPushBytes || !own.group().uses_nccl());
+  const CudaGroup& group = own.group();
   return with_device_type(params.dtype, [&]<class T>(T) {
-    if (pushes) return push_pieces<T>(params, own, execution.stream);
+    if (group.uses_peer_memory() && (bytes <= kPushBytes || own.num_ranks() == 1)) return push<T>(params, own, execution.stream);
+    if (!group.adds_by_nccl(bytes)) return read_and_write_peers<T>(params, own, execution.stream);
     const int type = params.dtype == DType::f32 ? Nccl::kFloat32 : params.dtype == DType::f16 ? Nccl::kFloat16 : Nccl::kBfloat16;
     return by_nccl<T>(params, own, type, execution.stream);
   });
@@ -175,6 +263,7 @@ Status load_all_reduce_kernels() {
     PROLOGUE_RETURN_IF_ERROR(with_device_type(dtype, [&]<class T>(T) {
       for (const int64_t num_ranks : {2, 4, 8}) {
         PROLOGUE_RETURN_IF_ERROR(load(reinterpret_cast<const void*>(kernel_for<T>(num_ranks))));
+        PROLOGUE_RETURN_IF_ERROR(load(reinterpret_cast<const void*>(direct_kernel_for<T>(num_ranks))));
       }
       return load(reinterpret_cast<const void*>(add_kernel<T>));
     }));

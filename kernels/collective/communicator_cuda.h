@@ -17,6 +17,8 @@ namespace prologue::cuda {
 
 // What NCCL adds up before it is added to y goes through so much memory at a time.
 inline constexpr int64_t kScratchBytes = int64_t{32} << 20;
+// Sums of more bytes go by NCCL also where our own kernels could add them up: none.
+inline constexpr int64_t kOwnSumBytes = INT64_MAX;
 
 class CudaGroup {
  public:
@@ -32,6 +34,9 @@ class CudaGroup {
   bool uses_peer_memory() const { return uses_peer_memory_; }
   bool uses_nccl() const { return nccl_ != nullptr; }
   std::string transport() const;
+  bool adds_by_nccl(int64_t bytes) const { return uses_nccl() && (!uses_peer_memory_ || bytes > kOwnSumBytes); }
+  // Of the GPU that has fewest.
+  int64_t multiprocessors() const { return multiprocessors_; }
   const Peers& peers(int64_t rank) const { return ranks_[static_cast<size_t>(rank)].peers; }
   void* scratch(int64_t rank) const { return ranks_[static_cast<size_t>(rank)].scratch; }
 
@@ -62,6 +67,7 @@ class CudaGroup {
   using NcclCall = int (*)(const void* context, const Nccl& nccl, Nccl::Comm comm);
   Status call_nccl(const char* operation, int64_t rank, NcclCall call, const void* context);
   Status open_memory();
+  Status count_multiprocessors();
   Status enable_peer_access();
   Status open_nccl_comms();
   Status run_nccl_once();
@@ -73,6 +79,7 @@ class CudaGroup {
   const double wait_seconds_;
   std::vector<Rank> ranks_;
   bool uses_peer_memory_ = false;
+  int64_t multiprocessors_ = 0;
   const Nccl* nccl_ = nullptr;
   GroupWords* words_ = nullptr;
 

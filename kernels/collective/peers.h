@@ -12,6 +12,7 @@ inline constexpr int64_t kPushBytes = AllReduceParams::kFewBytes;  // that a lau
 inline constexpr int kLineBytes = 16;                              // 8 of them are values
 inline constexpr int64_t kLinesOfPush = kPushBytes / 8;
 inline constexpr int kSlots = 2;
+inline constexpr int kMaxDirectBlocks = 128;  // of a kernel that reads and writes the other ranks' memory
 
 // In the memory of the rank's GPU; its kernels read and write it, in stream order.
 struct RankState {

@@ -83,6 +83,14 @@ __device__ inline uint32_t load_word(const uint32_t* from) {
 __device__ inline void store_word(uint32_t* to, uint32_t word) {
   asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
 }
+// What this thread has written or seen written before, is seen by whoever sees what it writes later, on all GPUs and the host. What it reads
+// later is not older than what it has seen.
+__device__ inline void fence_for_all_gpus() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+// Stores 16 bytes in the memory of whichever GPU.
+__device__ inline void store_global(void* to, const uint4& words) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w)
+               : "memory");
+}
 // A loop that waits for another GPU calls it in each pass.
 __device__ inline void let_other_gpus_run() {}
 
