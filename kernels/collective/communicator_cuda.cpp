@@ -139,7 +139,6 @@ Status CudaGroup::open_memory() {
   words_ = new (words) GroupWords();
   const bool pushes = uses_peer_memory_ && num_ranks() > 1;
   const int64_t inbox_bytes = kSlots * num_ranks() * kLinesOfPush * kLineBytes;
-  const int64_t scratch_bytes = adds_by_nccl(INT64_MAX) ? kScratchBytes : kMaxRanks * static_cast<int64_t>(sizeof(float));
   const double nanoseconds = wait_seconds_ * 1e9;
   for (int64_t r = 0; r < num_ranks(); ++r) {
     Rank& rank = ranks_[static_cast<size_t>(r)];
@@ -150,7 +149,7 @@ Status CudaGroup::open_memory() {
     const uint32_t first = 1;
     PROLOGUE_CUDA_RETURN_IF_ERROR(cudaMemcpy(&rank.peers.state->sequence, &first, sizeof first, cudaMemcpyHostToDevice));
     if (pushes) PROLOGUE_RETURN_IF_ERROR(allocate_zeros("the inbox of a rank", inbox_bytes, rank.gpu, &rank.inbox));
-    if (nccl_ != nullptr) PROLOGUE_RETURN_IF_ERROR(allocate_zeros("sums of NCCL", scratch_bytes, rank.gpu, &rank.scratch));
+    if (nccl_ != nullptr) PROLOGUE_RETURN_IF_ERROR(allocate_zeros("sums of NCCL", kScratchBytes, rank.gpu, &rank.scratch));
     rank.peers.words = words_;
     rank.peers.wait_nanoseconds = nanoseconds < 1e18 ? static_cast<uint64_t>(nanoseconds) : uint64_t{1000000000000000000};
     rank.peers.rank = static_cast<int32_t>(r);
