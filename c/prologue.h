@@ -2536,9 +2536,13 @@ PROLOGUE_C_API prologue_status prologue_communicator_status(const prologue_commu
 //   y  [num_tokens, width] dtype, rows contiguous: the sum; may be x itself (same pointer, adds = 0), must not overlap it otherwise
 //
 // All ranks call it with the same num_tokens, width, dtype and adds, in the same order among their collectives; with `adds`, y must be the
-// same on all ranks. Numerics: on every rank the same bits. On the CPU, and on CUDA up to 524288 bytes of x (kFewBytes), the parts are added
-// in float32 in the order of the ranks, then y, and the sum is rounded once. More bytes on CUDA are NCCL's sum, in its order and rounding; it
-// is rounded before y is added. Deterministic at a given number of ranks and tokens.
+// same on all ranks. Numerics: on every rank the same bits. The parts are added in float32 in the order of the ranks, then y, and the sum is
+// rounded once. Only on GPUs without access to each other's memory (communicator.h) it is NCCL's sum, in its order and rounding; it is rounded
+// before y is added. Deterministic at a given number of ranks and tokens.
+//
+// CUDA, more than 524288 bytes of x (kFewBytes): the GPUs read x and write y of the other ranks. So both are memory that all GPUs of the group can
+// access, as that of cudaMalloc is and that of cudaMallocAsync is not. After an error of the group they must stay until the streams of all
+// ranks have ended: another rank may still be at work on them. Alignment to 16 bytes, on all ranks, is faster.
 //
 // CUDA: never allocates or synchronises, and is safe under graph capture (every rank captures, and replays, the same graph). An error of
 // another rank, or one that does not come, ends the group: prologue_communicator_status(). On the CPU the call waits for the other ranks, and

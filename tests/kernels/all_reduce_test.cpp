@@ -27,7 +27,7 @@ class AllReduceTest : public testing::TestWithParam<Backend> {
 struct Case {
   int64_t num_tokens = 0, width = 0;
   bool adds = false, in_place = false;
-  int64_t misalign = 0;  // elements
+  int64_t misalign = 0;  // elements, of ranks 0, 2, ...
   bool overlaps = false;
 };
 
@@ -38,7 +38,7 @@ std::vector<std::vector<T>> run(Backend backend, const Ranks& ranks, const Case&
   std::vector<std::vector<T>> got(parts.size());
   ranks.run([&](int64_t rank) {
     const std::vector<T>& part = parts[static_cast<size_t>(rank)];
-    const int64_t misalign = c.misalign * static_cast<int64_t>(sizeof(T));
+    const int64_t misalign = rank % 2 == 0 ? c.misalign * static_cast<int64_t>(sizeof(T)) : 0;
     Arena arena(backend);
     T* y = c.in_place ? arena.inout(part, misalign)
            : c.adds   ? arena.inout(before, misalign)
@@ -118,7 +118,7 @@ TEST_P(AllReduceTest, OneRankFloat32) { check_one_rank<float>(GetParam()); }
 TEST_P(AllReduceTest, OneRankBFloat16) { check_one_rank<BFloat16>(GetParam()); }
 TEST_P(AllReduceTest, OneRankFloat16) { check_one_rank<Float16>(GetParam()); }
 
-// More bytes than one launch sends: in pieces, or by NCCL.
+// More bytes than the kernels push: read from the other ranks' memory and written to it, or by NCCL.
 template <class T>
 void check_many_bytes(Backend backend) {
   for (const bool nccl : {false, true}) {
@@ -129,10 +129,11 @@ void check_many_bytes(Backend backend) {
       for (const int64_t num_ranks : group_sizes(backend, options)) {
         const Ranks ranks(backend, num_ranks, options);
         const int64_t width = 4099, tokens = AllReduceParams::kFewBytes / static_cast<int64_t>(sizeof(T)) / width + 2;
-        const bool rounds_once = !nccl || num_ranks == 1 || backend_device(backend) == Device::cpu;
+        const bool rounds_once = peer_memory || num_ranks == 1;
         check<T>(backend, ranks, {tokens, width, false, false}, 1, rounds_once);
         check<T>(backend, ranks, {tokens, width, true, false, 1}, 2, rounds_once);
-        check<T>(backend, ranks, {tokens, width, false, true}, 3, rounds_once);
+        check<T>(backend, ranks, {tokens, width, false, true, 0, true}, 3, rounds_once);
+        check<T>(backend, ranks, {tokens, width, true, false}, 5, rounds_once);
         check<T>(backend, ranks, {3, 700, true, false}, 4, rounds_once);  // few bytes, which go by NCCL if there is nothing else
       }
     }
@@ -143,13 +144,20 @@ TEST_P(AllReduceTest, ManyBytesFloat32) { check_many_bytes<float>(GetParam()); }
 TEST_P(AllReduceTest, ManyBytesBFloat16) { check_many_bytes<BFloat16>(GetParam()); }
 TEST_P(AllReduceTest, ManyBytesFloat16) { check_many_bytes<Float16>(GetParam()); }
 
+// More than what all threads of the largest grid load at once.
+TEST_P(AllReduceTest, MoreBytesThanThreads) {
+  PROLOGUE_EMULATE_ONCE(GetParam());
+  if (!Ranks::why_not(GetParam(), 2).empty()) GTEST_SKIP() << Ranks::why_not(GetParam(), 2);
+  const Ranks ranks(GetParam(), 2);
+  check<BFloat16>(GetParam(), ranks, {700, 6501, true, false}, 1);
+}
+
 // Sums whose value depends on the order: the ranks in theirs, then y.
 TEST_P(AllReduceTest, AddsInTheOrderOfTheRanks) {
   for (const int64_t num_ranks : group_sizes(GetParam())) {
     const Ranks ranks(GetParam(), num_ranks);
-    for (const bool adds : {false, true}) {
+    for (const Case& c : {Case{3, 700, false}, Case{3, 700, true}, Case{2, 70001, false}, Case{2, 70001, true}}) {
       Random random(static_cast<uint64_t>(num_ranks));
-      const Case c = {3, 700, adds};
       std::vector<std::vector<float>> parts;
       for (int64_t r = 0; r < num_ranks; ++r) parts.push_back(random.normals<float>(c.num_tokens * c.width));
       const std::vector<float> before = random.normals<float>(c.num_tokens * c.width);
@@ -158,7 +166,7 @@ TEST_P(AllReduceTest, AddsInTheOrderOfTheRanks) {
         for (size_t i = 0; i < terms.size(); ++i) want[i] += terms[i];
       };
       for (size_t r = 1; r < parts.size(); ++r) add(parts[r]);
-      if (adds) add(before);
+      if (c.adds) add(before);
       for (const std::vector<float>& y : run(GetParam(), ranks, c, parts, before)) EXPECT_EQ(y, want);
     }
   }
@@ -177,6 +185,7 @@ TEST_P(AllReduceTest, ManyCallsFollowEachOther) {
       for (int i = 0; i < kCalls; ++i) {
         AllReduceParams p;
         p.num_tokens = random.integer(1, 3), p.width = random.integer(1, 3000), p.dtype = DType::f32;
+        if (i % 7 >= 5) p.num_tokens = random.integer(64, 80), p.width = random.integer(2050, 2100);  // many bytes
         const size_t count = static_cast<size_t>(p.num_tokens * p.width);
         const auto part = [&](int64_t r) { return static_cast<float>((i + 1) * (r + 1)); };
         p.x = arena.input(std::vector<float>(count, part(rank)));
