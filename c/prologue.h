@@ -2575,10 +2575,11 @@ PROLOGUE_C_API prologue_status prologue_all_reduce(
 //   x  [num_tokens, own width] dtype, rows contiguous: this rank's columns. Rank r has part_width of them, the last one what is left of
 //      `width`, which is from 1 to part_width
 //   y  [num_tokens, width] dtype, rows contiguous; must not overlap x
-//   workspace  prologue_all_gather_workspace_bytes bytes on the device, aligned to 16; scratch. May be null if that is 0
+//   workspace  prologue_all_gather_workspace_bytes bytes on the device, aligned to 16; scratch. May be null if that is 0. NCCL needs it
 //
 // All ranks call it with the same num_tokens, width, part_width and dtype, in the same order among their collectives. Values are copied:
-// the bits stay as they are. What section all_reduce says about graphs, errors and waiting holds here, too.
+// the bits stay as they are. What section all_reduce says about graphs, errors and waiting holds here, too. CUDA, more than 524288 bytes of a rank's
+// columns: the GPUs write y of the other ranks; what section all_reduce says about such memory holds for y.
 
 typedef struct prologue_all_gather_params {
   int64_t num_tokens;

@@ -5,10 +5,11 @@
 //   x  [num_tokens, own width] dtype, rows contiguous: this rank's columns. Rank r has part_width of them, the last one what is left of
 //      `width`, which is from 1 to part_width
 //   y  [num_tokens, width] dtype, rows contiguous; must not overlap x
-//   workspace  all_gather_workspace_bytes bytes on the device, aligned to 16; scratch. May be null if that is 0
+//   workspace  all_gather_workspace_bytes bytes on the device, aligned to 16; scratch. May be null if that is 0. NCCL needs it
 //
 // All ranks call it with the same num_tokens, width, part_width and dtype, in the same order among their collectives. Values are copied:
-// the bits stay as they are. What all_reduce.h says about graphs, errors and waiting holds here, too.
+// the bits stay as they are. What all_reduce.h says about graphs, errors and waiting holds here, too. CUDA, more than 524288 bytes of a rank's
+// columns: the GPUs write y of the other ranks; what all_reduce.h says about such memory holds for y.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
 #include <prologue/kernels/collective/communicator_cuda.h>
+#include <prologue/kernels/collective/direct_kernel.cuh>
 #include <prologue/kernels/collective/push_kernel.cuh>
 #include <prologue/kernels/collective/push_launch.cuh>
 
@@ -6,35 +7,41 @@ namespace prologue::cuda {
 
 namespace {
 
-// A range of the elements of each rank's x, [num_tokens, own columns] in one row: `length` of them from `begin` on, if there are so many.
 template <class T>
 struct Gathering {
   const T* x;
   T* y;
   int64_t num_tokens, width, part_width;
-  int64_t begin, length;
   bool x_aligned;  // to 16 bytes
-  bool whole;      // a group of a rank is in one row, and aligned in y
+  bool y_aligned;
+  bool whole_columns;  // a group of a rank is in one row, and aligned if y is
 
   __device__ int64_t columns(int64_t rank) const { return min(part_width, width - rank * part_width); }
-  __device__ int64_t count(int64_t rank) const { return max(int64_t{0}, min(length, num_tokens * columns(rank) - begin)); }
+  __device__ int64_t count(int64_t rank) const { return num_tokens * columns(rank); }
+  // Where element `at` of a rank is in y.
+  __device__ int64_t offset(int64_t rank, int64_t at) const {
+    const int64_t token = at / columns(rank);
+    return token * width + rank * part_width + (at - token * columns(rank));
+  }
+  // Loads a group of this rank's x, [num_tokens, own columns] in one row.
+  __device__ Group<T> load(int64_t own_count, int64_t group) const {
+    const int64_t left = own_count - group * kGroup<T>;
+    return load_group(x + group * kGroup<T>, left, x_aligned && left >= kGroup<T>);
+  }
 };
 
-// Stores a group of the range of a rank where its columns are in y.
+// Stores a group of a rank where its columns are in y, which may be that of another rank. `whole`: one instruction can.
 template <class T>
-__device__ void store_columns(const Gathering<T>& g, int64_t rank, int64_t group, const Group<T>& values) {
-  const int64_t left = g.count(rank) - group * kGroup<T>, at = g.begin + group * kGroup<T>, columns = g.columns(rank);
+__device__ void store_columns(const Gathering<T>& g, T* y, bool whole, int64_t rank, int64_t group, const Group<T>& values) {
+  const int64_t left = g.count(rank) - group * kGroup<T>, at = group * kGroup<T>, columns = g.columns(rank);
   if (left <= 0) return;
+  if (whole && left >= kGroup<T>) return store_group(y + g.offset(rank, at), values, left, true);
   int64_t token = at / columns, column = at % columns;
-  if (g.whole && left >= kGroup<T>) {
-    store_group(g.y + token * g.width + rank * g.part_width + column, values, left, true);
-    return;
-  }
   constexpr int kPerWord = kGroup<T> / 4;
 #pragma unroll
   for (int i = 0; i < kGroup<T>; ++i) {
     if (i >= left) continue;
-    reinterpret_cast<ElementBits<T>*>(g.y)[token * g.width + rank * g.part_width + column] =
+    reinterpret_cast<ElementBits<T>*>(y)[token * g.width + rank * g.part_width + column] =
         static_cast<ElementBits<T>>(values.words[i / kPerWord] >> (i % kPerWord * 16));
     if (++column == columns) column = 0, ++token;
   }
@@ -48,22 +55,21 @@ __global__ void __launch_bounds__(kMaxPushThreads, 1)
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const auto groups = [&](int64_t rank) { return max(int64_t{1}, groups_of<T>(g.count(rank))); };
+  const bool whole = g.whole_columns && g.y_aligned;
 
-  const int64_t own_count = g.count(p.rank), own_groups = groups(p.rank);
+  const int64_t own_count = g.count(p.rank), own_groups = groups_of<T>(own_count);
   for (int64_t group = first; turn.goes_on && group < own_groups; group += step) {
-    const int64_t left = own_count - group * kGroup<T>;
-    const Group<T> own = load_group(g.x + g.begin + group * kGroup<T>, left, g.x_aligned && left >= kGroup<T>);
+    const Group<T> own = g.load(own_count, group);
     for (int rank = 0; rank < p.num_ranks; ++rank) {
       if (rank != p.rank) push(p, rank, turn, group, own);
     }
-    store_columns(g, p.rank, group, own);
+    store_columns(g, g.y, whole, p.rank, group, own);
   }
 
   bool goes_on = turn.goes_on;
   for (int rank = 0; rank < p.num_ranks; ++rank) {
     if (rank == p.rank) continue;
-    const int64_t their_groups = groups(rank);
+    const int64_t their_groups = groups_of<T>(g.count(rank));
     for (int64_t base = first - lane; goes_on && base < their_groups; base += step) {  // the same for a whole warp
       const int64_t group = base + lane;
       const bool is_there = group < their_groups;
@@ -73,8 +79,45 @@ __global__ void __launch_bounds__(kMaxPushThreads, 1)
         arriving.load(lines_of(p, p.rank, rank, turn, group));
         return arriving.is_there(turn.sequence) ? 0u : 1u << rank;
       });
-      if (goes_on && is_there) store_columns(g, rank, group, arriving.template group<T>());
+      if (goes_on && is_there) store_columns(g, g.y, whole, rank, group, arriving.template group<T>());
     }
+  }
+  end_turn(p, turn);
+}
+
+// Stores this rank's columns in the y of all ranks. A thread owns every (number of threads)-th group of 16 bytes.
+template <class T>
+__global__ void __launch_bounds__(kDirectThreads, 1)
+    all_gather_direct_kernel(const __grid_constant__ Peers p, const __grid_constant__ Gathering<T> g) {
+  constexpr int kUnroll = 4;
+  const Turn turn = begin_turn(p);
+  Meeting& meeting = *dynamic_shared<Meeting>();
+  if (meet_peers(p, turn, nullptr, g.y, meeting)) {
+    const bool whole = g.whole_columns && meeting.aligned != 0;
+    const int64_t count = g.count(p.rank), groups = groups_of<T>(count), step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+    const int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    for (int64_t base = first; base < groups; base += kUnroll * step) {
+      Group<T> own[kUnroll];
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) own[u] = g.load(count, base + u * step);  // zeros after the last one
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        const int64_t group = base + u * step, at = group * kGroup<T>;
+        const bool stores_whole = whole && count - at >= kGroup<T>;
+        const int64_t offset = stores_whole ? g.offset(p.rank, at) : 0;
+        int to = p.rank;
+        for (int i = 0; i < p.num_ranks; ++i) {  // each rank begins with another one
+          to = to + 1 == p.num_ranks ? 0 : to + 1;
+          T* const y = reinterpret_cast<T*>(meeting.written[to]);
+          if (stores_whole) {
+            store_global(y + offset, uint4{own[u].words[0], own[u].words[1], own[u].words[2], own[u].words[3]});
+          } else {
+            store_columns(g, y, false, p.rank, group, own[u]);
+          }
+        }
+      }
+    }
+    part_from_peers(p, turn);
   }
   end_turn(p, turn);
 }
@@ -103,32 +146,24 @@ bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 1
 
 int64_t largest_part(const AllGatherParams& params) { return params.num_tokens * std::min(params.part_width, params.width); }
 
-bool pushes(const AllGatherParams& params, const CudaGroup& group) {
-  return group.uses_peer_memory() && (largest_part(params) * dtype_size(params.dtype) <= kPushBytes || !group.uses_nccl());
-}
-
 // y is what NCCL makes: one row of equal parts.
 bool is_gathered_in_place(const AllGatherParams& params, int64_t num_ranks) {
   return params.num_tokens == 1 && params.width == num_ranks * params.part_width;
 }
 
 template <class T>
-Status push_pieces(const AllGatherParams& params, const CudaCommunicator& communicator, cudaStream_t stream) {
-  constexpr int64_t kPiece = kPushBytes / sizeof(T);
-  const int64_t count = largest_part(params), piece = communicator.num_ranks() == 1 ? count : kPiece;
+Status by_peer_memory(const AllGatherParams& params, const CudaCommunicator& communicator, cudaStream_t stream) {
   Gathering<T> g = {};
   g.x = static_cast<const T*>(params.x), g.y = static_cast<T*>(params.y);
   g.num_tokens = params.num_tokens, g.width = params.width, g.part_width = params.part_width;
-  g.x_aligned = is_aligned(params.x);
-  g.whole = is_aligned(params.y) && params.width % kGroup<T> == 0 && params.part_width % kGroup<T> == 0;
-  for (g.begin = 0; g.begin < count; g.begin += piece) {
-    g.length = std::min(piece, count - g.begin);
-    LaunchShape shape = push_shape(groups_of<T>(g.length));
-    LaunchAttributes attributes(1, g.begin > 0);
-    shape.attributes = attributes.span();
-    PROLOGUE_RETURN_IF_ERROR(launch("all_gather", all_gather_kernel<T>, shape, stream, communicator.peers(), g));
+  g.x_aligned = is_aligned(params.x), g.y_aligned = is_aligned(params.y);
+  g.whole_columns = params.width % kGroup<T> == 0 && params.part_width % kGroup<T> == 0;
+  const int64_t count = largest_part(params), groups = groups_of<T>(count);
+  if (communicator.num_ranks() == 1 || count * static_cast<int64_t>(sizeof(T)) <= kPushBytes) {
+    return launch("all_gather", all_gather_kernel<T>, push_shape(groups), stream, communicator.peers(), g);
   }
-  return {};
+  const LaunchShape shape = direct_shape(groups, communicator.group().multiprocessors(), sizeof(Meeting));
+  return launch("all_gather", all_gather_direct_kernel<T>, shape, stream, communicator.peers(), g);
 }
 
 template <class T>
@@ -168,7 +203,7 @@ Status load(const void* kernel) {
 
 int64_t all_gather_workspace_bytes(const AllGatherParams& params, const Communicator& communicator) {
   const auto& own = static_cast<const CudaCommunicator&>(communicator);
-  if (pushes(params, own.group()) || is_gathered_in_place(params, own.num_ranks())) return 0;
+  if (own.group().uses_peer_memory() || is_gathered_in_place(params, own.num_ranks())) return 0;
   return round_up(own.num_ranks() * params.num_tokens * params.part_width * dtype_size(params.dtype), int64_t{16});
 }
 
@@ -176,8 +211,8 @@ Status all_gather(const AllGatherParams& params, Communicator& communicator, con
   const auto& own = static_cast<const CudaCommunicator&>(communicator);
   PROLOGUE_RETURN_IF_ERROR(own.check("all_gather"));
   return with_type_of_size(params.dtype, [&]<class T>(T) {
-    return pushes(params, own.group()) ? push_pieces<T>(params, own, execution.stream)
-                                       : by_nccl<T>(params, own, execution.stream);
+    return own.group().uses_peer_memory() ? by_peer_memory<T>(params, own, execution.stream)
+                                          : by_nccl<T>(params, own, execution.stream);
   });
 }
 
@@ -185,6 +220,7 @@ Status load_all_gather_kernels() {
   for (const DType dtype : {DType::f32, DType::f16}) {
     PROLOGUE_RETURN_IF_ERROR(with_type_of_size(dtype, []<class T>(T) {
       PROLOGUE_RETURN_IF_ERROR(load(reinterpret_cast<const void*>(all_gather_kernel<T>)));
+      PROLOGUE_RETURN_IF_ERROR(load(reinterpret_cast<const void*>(all_gather_direct_kernel<T>)));
       return load(reinterpret_cast<const void*>(place_kernel<T>));
     }));
   }

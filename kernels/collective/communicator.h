@@ -6,9 +6,9 @@
 //   on the thread of each rank:  all_reduce(params, *ranks[rank], execution)
 //
 // CPU: the ranks are threads of this process, and exchange values in its memory. CUDA: rank r is GPU r of this process (cudaSetDevice), or
-// the one that the caller names. Sums and few columns go by kernels of our own over peer memory, many columns by NCCL, which is opened at run
-// time (libnccl.so.2, or the library that the environment variable PROLOGUE_NCCL names). Without NCCL all go by the former, without
-// peer access all by the latter; without both, create_communicators says so. While a rank's collective may wait for another rank's, which that has
+// the one that the caller names. They exchange values by kernels of our own, which access the memory of the other GPUs. If a GPU cannot access
+// that of another one, they do so by NCCL, which is opened at run time (libnccl.so.2, or the library that the environment variable
+// PROLOGUE_NCCL names); without both, create_communicators says so. While a rank's collective may wait for another rank's, which that has
 // not enqueued yet, allocate and free no device memory on the group's GPUs: CUDA may then wait for the kernel that waits.
 #pragma once
 

@@ -99,12 +99,13 @@ Status CudaGroup::open(const CommunicatorOptions& options) {
   Status peers, nccl_opened;
   if (num_ranks() > 1) {
     peers = options.use_peer_memory ? check_peer_access(gpus) : unsupported("use_peer_memory is false");
-    nccl_opened = options.use_nccl ? nccl().status() : unsupported("use_nccl is false");
+    const bool needs_nccl = !peers.ok() || kOwnSumBytes < INT64_MAX;
+    if (needs_nccl) nccl_opened = options.use_nccl ? nccl().status() : unsupported("use_nccl is false");
     if (!peers.ok() && !nccl_opened.ok()) {
       return unsupported("communicator: ranks on GPUs need peer access or NCCL. No peer access: ", peers.message(),
                          ". No NCCL: ", nccl_opened.message());
     }
-    if (nccl_opened.ok()) nccl_ = *nccl();
+    if (needs_nccl && nccl_opened.ok()) nccl_ = *nccl();
   }
   uses_peer_memory_ = peers.ok();
   PROLOGUE_RETURN_IF_ERROR(count_multiprocessors());

@@ -17,7 +17,7 @@ namespace prologue::cuda {
 
 // What NCCL adds up before it is added to y goes through so much memory at a time.
 inline constexpr int64_t kScratchBytes = int64_t{32} << 20;
-// Sums of more bytes go by NCCL also where our own kernels could add them up: none.
+// Sums of more bytes go by NCCL also where our own kernels could add them up: none. So NCCL is opened only where they cannot.
 inline constexpr int64_t kOwnSumBytes = INT64_MAX;
 
 class CudaGroup {

@@ -23,7 +23,7 @@ class AllGatherTest : public testing::TestWithParam<Backend> {
   void SetUp() override { PROLOGUE_REQUIRE_BACKEND(GetParam()); }
 };
 
-// Rank r has part_width columns, the last one `last` of them.
+// Rank r has part_width columns, the last one `last` of them. The arrays of ranks 0, 2, ... are misaligned by so many elements.
 template <class T>
 void check(Backend backend, const Ranks& ranks, int64_t num_tokens, int64_t part_width, int64_t last, int64_t misalign,
            uint64_t seed) {
@@ -36,7 +36,7 @@ void check(Backend backend, const Ranks& ranks, int64_t num_tokens, int64_t part
     parts.push_back(random.normals<T>(num_tokens * (r == num_ranks - 1 ? last : part_width)));
   const std::vector<T> want = oracle::all_gather(parts, num_tokens);
   ranks.run([&](int64_t rank) {
-    const int64_t bytes = misalign * static_cast<int64_t>(sizeof(T));
+    const int64_t bytes = rank % 2 == 0 ? misalign * static_cast<int64_t>(sizeof(T)) : 0;
     Arena arena(backend);
     T* y = arena.output<T>(num_tokens * width, bytes);
     AllGatherParams p;
@@ -85,7 +85,7 @@ TEST_P(AllGatherTest, OneRank) {
   check<BFloat16>(GetParam(), ranks, 2, 300001, 300001, 1, 2);
 }
 
-// More bytes than one launch sends: in pieces, or by NCCL. The last rank has one column, or all; a row, or several.
+// More bytes than the kernels push: stored in the other ranks' memory, or by NCCL. The last rank has one column, or all; a row, or several.
 TEST_P(AllGatherTest, ManyBytes) {
   for (const bool nccl : {false, true}) {
     for (const bool peer_memory : {true, false}) {
@@ -98,12 +98,21 @@ TEST_P(AllGatherTest, ManyBytes) {
         check<float>(GetParam(), ranks, 1, 140000, 1, 0, 2);
         check<BFloat16>(GetParam(), ranks, 1, 300001, 300000, 1, 3);
         check<float>(GetParam(), ranks, 64, 2050, 2050, 0, 4);
+        check<float>(GetParam(), ranks, 33, 4100, 4100, 1, 8);
         check<BFloat16>(GetParam(), ranks, 5, 60000, 7, 0, 5);
         check<Float16>(GetParam(), ranks, 5, 60000, 60000, 0, 6);
         check<float>(GetParam(), ranks, 2, 100, 50, 0, 7);  // few bytes, which go by NCCL if there is nothing else
       }
     }
   }
+}
+
+// More than what all threads of the largest grid load at once.
+TEST_P(AllGatherTest, MoreBytesThanThreads) {
+  PROLOGUE_EMULATE_ONCE(GetParam());
+  if (!Ranks::why_not(GetParam(), 2).empty()) GTEST_SKIP() << Ranks::why_not(GetParam(), 2);
+  const Ranks ranks(GetParam(), 2);
+  check<BFloat16>(GetParam(), ranks, 9, 240008, 240000, 0, 1);
 }
 
 TEST_P(AllGatherTest, RefusesWhatTheContractForbids) {
