@@ -26,12 +26,22 @@ inline uint4 load_once(const void* from) { return *static_cast<const uint4*>(fro
 
 inline uint32_t count_arrival(uint32_t* counter) { return (*counter)++; }
 
-inline uint4 load_line(const uint4* from) { return *from; }
-inline void store_line(uint4* to, const uint4& line) { *to = line; }
+inline void require_line(const void* address) {
+  if (reinterpret_cast<uintptr_t>(address) % 16 != 0)
+    emulator::fail("loads or stores 16 bytes at an address that is not aligned");
+}
+inline uint4 load_line(const uint4* from) {
+  require_line(from);
+  return *from;
+}
+inline void store_line(uint4* to, const uint4& line) {
+  require_line(to);
+  *to = line;
+}
 inline uint32_t load_word(const uint32_t* from) { return __atomic_load_n(from, __ATOMIC_RELAXED); }
 inline void store_word(uint32_t* to, uint32_t word) { __atomic_store_n(to, word, __ATOMIC_RELAXED); }
 inline void fence_for_all_gpus() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
-inline void store_global(void* to, const uint4& words) { *static_cast<uint4*>(to) = words; }
+inline void store_global(void* to, const uint4& words) { store_line(static_cast<uint4*>(to), words); }
 inline void let_other_gpus_run() { emulator::let_other_grids_run(); }
 inline uint64_t nanoseconds() { return emulator::nanoseconds(); }
 
