@@ -604,6 +604,11 @@ const char* prologue_communicator_transport(const prologue_communicator* communi
   return cpp(*communicator).transport();
 }
 
+bool prologue_communicator_uses_peer_memory(const prologue_communicator* communicator) {
+  if (communicator == nullptr) return {};
+  return cpp(*communicator).uses_peer_memory();
+}
+
 prologue_status prologue_attention_layer_workspace_bytes(const prologue_attention_layer_params* params, prologue_device device, int64_t* bytes) {
   if (params == nullptr) return null_argument("prologue_attention_layer_workspace_bytes", "params");
   if (bytes == nullptr) return null_argument("prologue_attention_layer_workspace_bytes", "bytes");

@@ -1906,8 +1906,10 @@ typedef struct prologue_communicator prologue_communicator;
 PROLOGUE_C_API prologue_device prologue_communicator_device(const prologue_communicator* communicator);
 PROLOGUE_C_API int64_t prologue_communicator_rank(const prologue_communicator* communicator);
 PROLOGUE_C_API int64_t prologue_communicator_num_ranks(const prologue_communicator* communicator);
-// Returns how values go from rank to rank, for programs to print: "peer memory and NCCL 2.28.3", "peer memory", "NCCL 2.28.3", "memory".
+// Returns how values go from rank to rank, for programs to print: "peer memory", "NCCL 2.28.3", "memory".
 PROLOGUE_C_API const char* prologue_communicator_transport(const prologue_communicator* communicator);
+// Whether values go by kernels that access the other ranks' memory, or by the CPU: then the bits of a row's sum depend on nothing else.
+PROLOGUE_C_API bool prologue_communicator_uses_peer_memory(const prologue_communicator* communicator);
 PROLOGUE_C_API void prologue_communicator_destroy(prologue_communicator* communicator);
 
 // ---- attention_layer ---------------------------------------------------------------------------------------------------------

@@ -1412,6 +1412,7 @@ FUNCTIONS = {
     "communicator_rank": (c_int64, [c_void_p], False),
     "communicator_num_ranks": (c_int64, [c_void_p], False),
     "communicator_transport": (c_char_p, [c_void_p], False),
+    "communicator_uses_peer_memory": (c_bool, [c_void_p], False),
     "attention_layer_workspace_bytes": (c_int32, [POINTER(AttentionLayerParams), c_int32, POINTER(c_int64)], True),
     "attention_layer": (c_int32, [POINTER(AttentionLayerParams), c_void_p, POINTER(Execution)], False),
     "attention_layer_of_rank": (c_int32, [POINTER(AttentionLayerParams), c_void_p, c_void_p, POINTER(Execution)], False),
@@ -1696,6 +1697,10 @@ def communicator_num_ranks(communicator):
 
 def communicator_transport(communicator):
     return _call("communicator_transport", (communicator,))
+
+
+def communicator_uses_peer_memory(communicator):
+    return _call("communicator_uses_peer_memory", (communicator,))
 
 
 def attention_layer_workspace_bytes(params, device):

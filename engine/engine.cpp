@@ -124,6 +124,10 @@ Result<std::unique_ptr<Engine>> Engine::prepare(const EngineOptions& options) {
   const EngineOptions& filled = engine->options_;
   PROLOGUE_ASSIGN_OR_RETURN(engine->ranks_, Ranks::create(*filled.device, filled.tensor_parallel, filled.num_threads, filled.rank_seconds));
   engine->execution_ = engine->ranks_->execution(0);
+  if (filled.batch_invariant && engine->num_ranks() > 1 && !engine->ranks_->communicator(0)->uses_peer_memory()) {
+    return unsupported("batch_invariant needs GPUs that have access to each other's memory: the bits of sums by ", engine->transport(),
+                       " depend on the batch");
+  }
   return engine;
 }
 
@@ -153,11 +157,7 @@ int64_t Engine::weight_bytes() const {
 Status Engine::start() {
   PROLOGUE_RETURN_IF_ERROR(ranks_->run([this](int64_t rank) { return synchronize(ranks_->execution(rank)); }));
   PROLOGUE_RETURN_IF_ERROR(make_runner());
-  if (num_ranks() > 1 && device() == Device::cuda && transport().find("peer memory") == std::string::npos) {
-    if (options_.batch_invariant) {
-      return unsupported("batch_invariant needs GPUs that have access to each other's memory: the bits of sums by ", transport(),
-                         " depend on the batch");
-    }
+  if (num_ranks() > 1 && !ranks_->communicator(0)->uses_peer_memory()) {
     model().warnings.push_back(str_cat("the GPUs have no access to each other's memory: all values go by ", transport(),
                                        ", and steps of few tokens are slower"));
   }

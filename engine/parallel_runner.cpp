@@ -1,16 +1,21 @@
 #include <prologue/engine/parallel_runner.h>
 
+#include <atomic>
 #include <chrono>
 #include <thread>
+
+#include <prologue/kernels/base/out_of_memory.h>
 
 namespace prologue {
 
 Result<std::vector<Model>> load_parts(const Checkpoint& checkpoint, const std::string& path, DType dtype, Ranks& ranks,
                                       std::function<void(double)> progress, const ModelOptions& options) {
   std::vector<Model> models(static_cast<size_t>(ranks.size()));
-  const Status loaded = ranks.run([&](int64_t rank) -> Status {
+  std::atomic<bool> stop = false;  // a rank has failed: the others need not read on
+  const auto load = [&](int64_t rank) -> Status {
     ModelOptions own = options;
     own.shard = {rank, ranks.size()};
+    own.stop = &stop;
     std::unique_ptr<Checkpoint> opened;
     if (rank > 0) {
       PROLOGUE_ASSIGN_OR_RETURN(opened, Checkpoint::open(path));
@@ -19,6 +24,11 @@ Result<std::vector<Model>> load_parts(const Checkpoint& checkpoint, const std::s
                               load_model(rank == 0 ? checkpoint : *opened, dtype, ranks.execution(rank),
                                          rank == 0 ? progress : std::function<void(double)>(), own));
     return {};
+  };
+  const Status loaded = ranks.run([&](int64_t rank) {
+    const Status status = catch_out_of_memory([&] { return load(rank); });
+    if (!status.ok()) stop = true;
+    return status.message() == WeightLoader::kStopped ? Status() : status;
   });
   PROLOGUE_RETURN_IF_ERROR(loaded);
   return models;
@@ -28,6 +38,7 @@ Result<std::unique_ptr<ParallelRunner>> ParallelRunner::create(Ranks& ranks, con
                                                                const RunnerConfig& config) {
   std::unique_ptr<ParallelRunner> parallel(new ParallelRunner(ranks));
   parallel->runners_.resize(models.size());
+  parallel->results_.reserve(models.size());  // read() allocates nothing: all ranks are read, or none
   const Status created = ranks.run([&](int64_t r) -> Status {
     const auto index = static_cast<size_t>(r);
     PROLOGUE_ASSIGN_OR_RETURN(parallel->runners_[index],
@@ -64,8 +75,9 @@ Status ParallelRunner::wait() {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point start = Clock::now();
   for (int64_t r = 0; r < num_ranks();) {
-    PROLOGUE_ASSIGN_OR_RETURN(const bool done, of(r).is_done());
-    if (done) {
+    const Result<bool> done = of(r).is_done();
+    if (!done.ok()) return ranks_.named(r, done.status());
+    if (*done) {
       ++r;
       continue;
     }
@@ -83,14 +95,14 @@ Result<StepResults> ParallelRunner::read() {
     ranks_.abort(waited);
     return ranks_.status();
   }
-  std::vector<Result<StepResults>> results;
-  results.reserve(runners_.size());
+  std::vector<Result<StepResults>>& results = results_;
+  results.clear();
   for (int64_t r = 0; r < num_ranks(); ++r) results.push_back(of(r).read());
   PROLOGUE_RETURN_IF_ERROR(ranks_.status());
   for (int64_t r = 0; r < num_ranks(); ++r) {
     const Result<StepResults>& own = results[static_cast<size_t>(r)];
     if (!own.ok()) {
-      ranks_.abort(error_status(own.status().code(), "rank ", r, ": ", own.status().message()));
+      ranks_.abort(ranks_.named(r, own.status()));
       return ranks_.status();
     }
     const auto& first = results.front()->tokens;

@@ -45,6 +45,7 @@ class ParallelRunner {
 
   Ranks& ranks_;
   std::vector<std::unique_ptr<ModelRunner>> runners_;
+  std::vector<Result<StepResults>> results_;  // of read()
 };
 
 }  // namespace prologue

@@ -1,6 +1,8 @@
 #include <prologue/engine/ranks.h>
 
 #include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <system_error>
@@ -16,6 +18,7 @@ Result<std::unique_ptr<Ranks>> Ranks::create(Device device, int64_t num_ranks, i
     std::unique_ptr<Ranks> ranks(new Ranks());
     ranks->ranks_.resize(static_cast<size_t>(num_ranks));
     ranks->wait_seconds_ = wait_seconds;
+    ranks->process_ = getpid();
     std::vector<std::unique_ptr<Communicator>> communicators(static_cast<size_t>(num_ranks));
     if (num_ranks > 1) {
       if (device == Device::cuda) {
@@ -36,13 +39,19 @@ Result<std::unique_ptr<Ranks>> Ranks::create(Device device, int64_t num_ranks, i
 }
 
 Status Ranks::start() {
-  for (int64_t r = 1; r < size(); ++r) {
+  sigset_t all, before;  // only the program's own threads handle signals
+  sigfillset(&all);
+  const bool blocked = pthread_sigmask(SIG_SETMASK, &all, &before) == 0;
+  Status started;
+  for (int64_t r = 1; r < size() && started.ok(); ++r) {
     try {
       ranks_[static_cast<size_t>(r)].thread = std::thread([this, r] { serve(r); });
     } catch (const std::system_error&) {
-      return resource_exhausted("the system has no thread for rank ", r);
+      started = resource_exhausted("the system has no thread for rank ", r);
     }
   }
+  if (blocked) pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  PROLOGUE_RETURN_IF_ERROR(started);
   if (execution(0).device == Device::cpu) return {};
   return run([this](int64_t r) -> Status {
     Rank& rank = ranks_[static_cast<size_t>(r)];
@@ -53,10 +62,18 @@ Status Ranks::start() {
 }
 
 Ranks::~Ranks() {
+  if (getpid() != process_) {  // a forked child has no threads of its parent's, and what they wait for cannot be destroyed
+    for (Rank& rank : ranks_) {
+      if (rank.thread.joinable()) rank.thread.detach();
+      (void)rank.communicator.release();
+    }
+    (void)signals_.release();
+    return;
+  }
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(signals_->mutex);
     ends_ = true;
-    begin_.notify_all();
+    signals_->begin.notify_all();
   }
   for (Rank& rank : ranks_) {
     if (rank.thread.joinable()) rank.thread.join();
@@ -111,31 +128,31 @@ void Ranks::serve(int64_t r) {
   for (uint64_t done = 0;;) {
     const Work* work = nullptr;
     {
-      std::unique_lock lock(mutex_);
-      begin_.wait(lock, [&] { return ends_ || number_ != done; });
+      std::unique_lock lock(signals_->mutex);
+      signals_->begin.wait(lock, [&] { return ends_ || number_ != done; });
       if (ends_) return;
       done = number_;
       work = work_;
     }
     ranks_[static_cast<size_t>(r)].status = run_one(r, *work);
-    const std::lock_guard lock(mutex_);
-    if (--num_working_ == 0) end_.notify_one();
+    const std::lock_guard lock(signals_->mutex);
+    if (--num_working_ == 0) signals_->end.notify_one();
   }
 }
 
 Status Ranks::run(const Work& work) {
   if (size() == 1) return catch_out_of_memory([&] { return work(0); });
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(signals_->mutex);
     work_ = &work;
     num_working_ = size() - 1;
     ++number_;
-    begin_.notify_all();
+    signals_->begin.notify_all();
   }
   ranks_[0].status = run_one(0, work);
   {
-    std::unique_lock lock(mutex_);
-    end_.wait(lock, [&] { return num_working_ == 0; });
+    std::unique_lock lock(signals_->mutex);
+    signals_->end.wait(lock, [&] { return num_working_ == 0; });
   }
   return catch_out_of_memory([&] { return first_error(); });
 }

@@ -33,7 +33,7 @@ class Ranks {
 
   using Work = std::function<Status(int64_t rank)>;
   // Calls work(rank) once for each rank, on its thread, and returns when all are done: the error of the first rank that has one, whose message
-  // names it. Only one thread at a time may call.
+  // names it. Only one thread at a time may call. With several GPUs, GPU 0 is the current one of that thread afterwards.
   Status run(const Work& work);
   // Does the same with work that has collectives. An error of a rank then ends the group: a rank that waits for it gets the error, too, and so
   // does every later call.
@@ -42,6 +42,8 @@ class Ranks {
   Status status() const;
   // Ends the group. Any thread may call it.
   void abort(const Status& status);
+  // Returns an error of a rank, whose message begins with which one.
+  Status named(int64_t rank, const Status& status) const;
 
  private:
   struct Rank {
@@ -57,12 +59,15 @@ class Ranks {
   void serve(int64_t rank);
   Status run_one(int64_t rank, const Work& work);
   Status first_error();
-  Status named(int64_t rank, const Status& status) const;
 
+  int64_t process_ = 0;  // that created it
   double wait_seconds_ = 0.0;
   std::vector<Rank> ranks_;
-  std::mutex mutex_;
-  std::condition_variable begin_, end_;
+  struct Signals {
+    std::mutex mutex;
+    std::condition_variable begin, end;
+  };
+  std::unique_ptr<Signals> signals_ = std::make_unique<Signals>();  // of what follows
   const Work* work_ = nullptr;
   uint64_t number_ = 0;     // of the work
   int64_t num_working_ = 0;  // ranks that are not done with it

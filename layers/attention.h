@@ -40,8 +40,8 @@ struct PROLOGUE_API Attention {
   bool gated = false;
 
   // Where one rank has these heads of a model (kernels/collective), and a norm is over all heads of a token (NormScope::token): how many the
-  // model has, and the first of this rank. The norms' weights are those of all heads, there is no bias, and V has its own rows. 0: no such
-  // norm.
+  // model has, and the first of this rank. The norms' weights are those of all heads, biases are q_bias, k_bias and v_bias, V has its own rows,
+  // and there is no gate. 0: no such norm.
   struct AllHeads {
     int64_t num_q_heads = 0, num_kv_heads = 0;
     int64_t first_q_head = 0, first_kv_head = 0;

@@ -203,7 +203,8 @@ void ModelBuilder::load_qkv(Attention& attention) {
   const auto kv_rows = [&](const std::string& tensor) { return RankRows{tensor, all_kv, first_kv, num_kv}; };
   attention.qkv_weight = stacked({q_rows(q + ".weight"), kv_rows(k + ".weight"), kv_rows(v + ".weight")}, config.hidden_size);
   const bool has_q = loader_.has(q + ".bias"), has_k = loader_.has(k + ".bias"), has_v = loader_.has(v + ".bias");
-  if (has_q && has_k && has_v) {
+  const bool products_apart = is_part() && spec_.head_norm.scope == NormScope::token;  // Attention::all_heads
+  if (has_q && has_k && has_v && !products_apart) {
     attention.qkv_bias = joined({q_rows(q + ".bias"), kv_rows(k + ".bias"), kv_rows(v + ".bias")});
     return;
   }

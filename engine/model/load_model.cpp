@@ -99,6 +99,7 @@ Result<Model> load(const Checkpoint& checkpoint, DType dtype, const Execution& e
                    const ModelOptions& options) {
   PROLOGUE_ASSIGN_OR_RETURN(const ModelSpec spec, read_spec(checkpoint));
   WeightLoader loader(checkpoint, dtype, execution, std::move(progress), options.keep_quantized);
+  loader.set_stop(options.stop);
   PROLOGUE_ASSIGN_OR_RETURN(Model model, build_model(spec, options, loader));
   model.quantizes_activations = checkpoint.quantizes_activations();
   model.sampling = read_sampling_defaults(checkpoint, model.warnings);

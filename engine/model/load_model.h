@@ -2,6 +2,7 @@
 // loaded weights.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <string>
 
@@ -19,6 +20,7 @@ struct ModelOptions {
   int64_t v_hadamard_block = 0;  // of V, and of attention's output; 0: none
   bool keep_quantized = false;   // quantised matrices stay so; dtype is that of the activations
   ModelShard shard = {};         // the part of the model that this rank of several has; all of it if it is the only one
+  const std::atomic<bool>* stop = nullptr;  // once it is true, loading ends with the error WeightLoader::kStopped
 };
 
 // not_found, data_loss: the configuration lacks a key, or is contradictory. unsupported: the model is of no family that this library knows,

@@ -53,7 +53,8 @@ struct Model {
   // The graph points to these.
   std::vector<Buffer> weights;
   std::vector<std::unique_ptr<RopeTable>> rope_tables;  // they grow to the longest sequence that a runner is created for
-  // The weights and the graph are those of this rank; `config` is that of the whole model.
+  // The weights are those of this rank, and the graph exchanges values with the others': its output is all logits. `config` is that of the whole
+  // model.
   ModelShard shard = {};
 };
 

@@ -492,6 +492,7 @@ Status WeightLoader::divided_block(const Slice& slice) const {
 }
 
 Status WeightLoader::read(const Slice& slice, int64_t first, int64_t count) {
+  if (stop_ != nullptr && stop_->load()) return resource_exhausted(kStopped);
   const GgmlTypeInfo& type = *ggml_type_info(slice.tensor->type);
   const int64_t bytes = count / type.block_elements * type.block_bytes;
   source_.resize(std::max(source_.size(), static_cast<size_t>(bytes)));

@@ -2,6 +2,7 @@
 // rows as one GEMM uses them.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <span>
@@ -48,6 +49,10 @@ class WeightLoader {
   // of 32, 64, 128 or 256: a matrix of columns that begin or end inside a block of their tensor is converted, too.
   WeightLoader(const Checkpoint& checkpoint, DType dtype, const Execution& execution, std::function<void(double)> progress,
                bool keep_quantized = false);
+
+  // Once *stop is true, loading ends with this error.
+  static constexpr const char* kStopped = "loading was stopped";
+  void set_stop(const std::atomic<bool>* stop) { stop_ = stop; }
 
   // ---- What the model needs, checked before the first weight is loaded ----
 
@@ -152,6 +157,7 @@ class WeightLoader {
   Execution execution_;
   std::function<void(double)> progress_;
   bool keep_quantized_;
+  const std::atomic<bool>* stop_ = nullptr;
   bool measuring_ = false;
   std::vector<WeightFormat> formats_;
   bool has_dense_matrices_ = false;

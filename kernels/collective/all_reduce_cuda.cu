@@ -248,7 +248,7 @@ Status all_reduce(const AllReduceParams& params, Communicator& communicator, con
   const CudaGroup& group = own.group();
   return with_device_type(params.dtype, [&]<class T>(T) {
     if (group.uses_peer_memory() && (bytes <= kPushBytes || own.num_ranks() == 1)) return push<T>(params, own, execution.stream);
-    if (!group.adds_by_nccl(bytes)) return read_and_write_peers<T>(params, own, execution.stream);
+    if (group.uses_peer_memory()) return read_and_write_peers<T>(params, own, execution.stream);
     const int type = params.dtype == DType::f32 ? Nccl::kFloat32 : params.dtype == DType::f16 ? Nccl::kFloat16 : Nccl::kBfloat16;
     return by_nccl<T>(params, own, type, execution.stream);
   });

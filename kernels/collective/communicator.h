@@ -9,7 +9,8 @@
 // the one that the caller names. They exchange values by kernels of our own, which access the memory of the other GPUs. If a GPU cannot access
 // that of another one, they do so by NCCL, which is opened at run time (libnccl.so.2, or the library that the environment variable
 // PROLOGUE_NCCL names); without both, create_communicators says so. While a rank's collective may wait for another rank's, which that has
-// not enqueued yet, allocate and free no device memory on the group's GPUs: CUDA may then wait for the kernel that waits.
+// not enqueued yet, allocate and free no device memory on the group's GPUs: CUDA may then wait for the kernel that waits. Destroy captured graphs
+// with collectives before the communicators.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +39,10 @@ class PROLOGUE_API Communicator {
   Device device() const { return device_; }
   int64_t rank() const { return rank_; }
   int64_t num_ranks() const { return num_ranks_; }
-  // Returns how values go from rank to rank, for programs to print: "peer memory and NCCL 2.28.3", "peer memory", "NCCL 2.28.3", "memory".
+  // Returns how values go from rank to rank, for programs to print: "peer memory", "NCCL 2.28.3", "memory".
   const char* transport() const { return transport_.c_str(); }
+  // Whether values go by kernels that access the other ranks' memory, or by the CPU: then the bits of a row's sum depend on nothing else.
+  bool uses_peer_memory() const { return uses_peer_memory_; }
 
   // Waits on the host until all ranks have called it: before what must not run while a rank's collective waits for this one, such as the
   // first launch of a graph that was captured (the other ranks may still be making theirs, which allocates device memory). Returns the group's
@@ -54,14 +57,15 @@ class PROLOGUE_API Communicator {
   virtual Status status() const = 0;
 
  protected:
-  Communicator(Device device, int64_t rank, int64_t num_ranks, std::string transport)
-      : device_(device), rank_(rank), num_ranks_(num_ranks), transport_(std::move(transport)) {}
+  Communicator(Device device, int64_t rank, int64_t num_ranks, std::string transport, bool uses_peer_memory)
+      : device_(device), rank_(rank), num_ranks_(num_ranks), transport_(std::move(transport)), uses_peer_memory_(uses_peer_memory) {}
 
  private:
   Device device_;
   int64_t rank_;
   int64_t num_ranks_;
   std::string transport_;
+  bool uses_peer_memory_;
 };
 
 struct CommunicatorOptions {

@@ -69,7 +69,7 @@ class CommunicatorGroup {
 class CpuCommunicator final : public Communicator {
  public:
   CpuCommunicator(std::shared_ptr<CommunicatorGroup> group, int64_t rank, int64_t num_ranks)
-      : Communicator(Device::cpu, rank, num_ranks, "memory"), group_(std::move(group)) {}
+      : Communicator(Device::cpu, rank, num_ranks, "memory", true), group_(std::move(group)) {}
 
   Status meet() override;
   void abort(const Status& status) override { group_->fail(error_of_abort(status)); }

@@ -1,6 +1,7 @@
 #include <prologue/kernels/collective/communicator_cuda.h>
 
 #include <cuda_runtime.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -81,14 +82,12 @@ Status check_peer_access(const std::vector<int32_t>& gpus) {
 
 }  // namespace
 
-CudaGroup::CudaGroup(std::vector<int32_t> gpus, double wait_seconds) : wait_seconds_(wait_seconds), ranks_(gpus.size()) {
+CudaGroup::CudaGroup(std::vector<int32_t> gpus, double wait_seconds) : process_(getpid()), wait_seconds_(wait_seconds), ranks_(gpus.size()) {
   for (size_t r = 0; r < gpus.size(); ++r) ranks_[r].gpu = gpus[r];
 }
 
 std::string CudaGroup::transport() const {
-  std::string text = uses_peer_memory_ ? "peer memory" : "";
-  if (nccl_ != nullptr) text += str_cat(text.empty() ? "NCCL " : " and NCCL ", version_of(*nccl_));
-  return text;
+  return nccl_ == nullptr ? std::string("peer memory") : str_cat("NCCL ", version_of(*nccl_));
 }
 
 Status CudaGroup::open(const CommunicatorOptions& options) {
@@ -99,13 +98,12 @@ Status CudaGroup::open(const CommunicatorOptions& options) {
   Status peers, nccl_opened;
   if (num_ranks() > 1) {
     peers = options.use_peer_memory ? check_peer_access(gpus) : unsupported("use_peer_memory is false");
-    const bool needs_nccl = !peers.ok() || kOwnSumBytes < INT64_MAX;
-    if (needs_nccl) nccl_opened = options.use_nccl ? nccl().status() : unsupported("use_nccl is false");
+    if (!peers.ok()) nccl_opened = options.use_nccl ? nccl().status() : unsupported("use_nccl is false");
     if (!peers.ok() && !nccl_opened.ok()) {
       return unsupported("communicator: ranks on GPUs need peer access or NCCL. No peer access: ", peers.message(),
                          ". No NCCL: ", nccl_opened.message());
     }
-    if (needs_nccl && nccl_opened.ok()) nccl_ = *nccl();
+    if (!peers.ok()) nccl_ = *nccl();
   }
   uses_peer_memory_ = peers.ok();
   PROLOGUE_RETURN_IF_ERROR(count_multiprocessors());
@@ -232,7 +230,6 @@ void CudaGroup::fail(const Status& status) {
   if (words_ != nullptr) *const_cast<volatile uint32_t*>(&words_->ended) = 1;
   { const std::lock_guard lock(meeting_mutex_); }
   met_.notify_all();
-  end_nccl();
 }
 
 Status CudaGroup::meet(int64_t rank) {
@@ -252,8 +249,9 @@ Status CudaGroup::meet(int64_t rank) {
   return failed_.load() ? error_ : Status();
 }
 
-// Ends what NCCL does, on all ranks, and frees its comms. A call of NCCL that does not return, because it waits for other ranks itself, is left
-// alone: a comm that is in use cannot be freed.
+// Ends what NCCL does, on all ranks, and frees its comms: called by the thread that watches, or when nothing runs any more, since NCCL waits
+// here until graphs with its calls are destroyed. A call of NCCL that does not return, because it waits for other ranks itself, is left alone: a
+// comm that is in use cannot be freed.
 void CudaGroup::end_nccl() {
   if (nccl_ == nullptr) return;
   std::array<std::unique_lock<std::timed_mutex>, kMaxRanks> locks;
@@ -280,8 +278,11 @@ Status CudaGroup::call_nccl(const char* operation, int64_t rank, NcclCall call, 
   Rank& own = ranks_[static_cast<size_t>(rank)];
   int result = Nccl::kSuccess;
   {
-    const std::lock_guard lock(own.nccl_mutex);
-    if (own.comm == nullptr) return failed_.load() ? error_ : device_error(operation, ": NCCL has ended");
+    std::unique_lock lock(own.nccl_mutex, std::defer_lock);
+    while (!failed_.load() && !lock.try_lock_for(std::chrono::milliseconds(10))) {
+    }
+    if (failed_.load()) return error_;
+    if (own.comm == nullptr) return device_error(operation, ": NCCL has ended");
     result = call(context, *nccl_, own.comm);
   }
   if (result == Nccl::kSuccess || result == Nccl::kInProgress) return {};
@@ -338,11 +339,18 @@ void CudaGroup::watch() {
       if (absent != 0) fail(did_not_come(absent, wait_seconds_));
       return status();
     });
-    if (!failed.ok()) return fail(failed);  // nothing, if it is the group's own
+    if (failed.ok()) continue;
+    fail(failed);  // nothing, if it is the group's own
+    lock.unlock();
+    return end_nccl();
   }
 }
 
 CudaGroup::~CudaGroup() {
+  if (getpid() != process_) {  // a forked child has no threads of its parent's, and cannot use CUDA
+    if (watcher_.joinable()) watcher_.detach();
+    return;
+  }
   if (watcher_.joinable()) {
     {
       const std::lock_guard lock(watcher_mutex_);
@@ -363,7 +371,10 @@ CudaGroup::~CudaGroup() {
   while (!failed_.load() && !all_came() && std::chrono::steady_clock::now() < limit) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  if (!all_came()) fail(device_error("communicator: the group was destroyed while a rank waited"));
+  if (!all_came()) {
+    fail(device_error("communicator: the group was destroyed while a rank waited"));
+    end_nccl();
+  }
   for (const Rank& rank : ranks_) {
     if (rank.peers.state == nullptr || cudaSetDevice(rank.gpu) != cudaSuccess) continue;
     cudaDeviceSynchronize();

@@ -17,8 +17,6 @@ namespace prologue::cuda {
 
 // What NCCL adds up before it is added to y goes through so much memory at a time.
 inline constexpr int64_t kScratchBytes = int64_t{32} << 20;
-// Sums of more bytes go by NCCL also where our own kernels could add them up: none. So NCCL is opened only where they cannot.
-inline constexpr int64_t kOwnSumBytes = INT64_MAX;
 
 class CudaGroup {
  public:
@@ -32,9 +30,7 @@ class CudaGroup {
   int64_t num_ranks() const { return static_cast<int64_t>(ranks_.size()); }
   int32_t gpu(int64_t rank) const { return ranks_[static_cast<size_t>(rank)].gpu; }
   bool uses_peer_memory() const { return uses_peer_memory_; }
-  bool uses_nccl() const { return nccl_ != nullptr; }
   std::string transport() const;
-  bool adds_by_nccl(int64_t bytes) const { return uses_nccl() && (!uses_peer_memory_ || bytes > kOwnSumBytes); }
   // Of the GPU that has fewest.
   int64_t multiprocessors() const { return multiprocessors_; }
   const Peers& peers(int64_t rank) const { return ranks_[static_cast<size_t>(rank)].peers; }
@@ -76,6 +72,7 @@ class CudaGroup {
   void end_nccl();
   void look_at_nccl();
 
+  const int64_t process_;
   const double wait_seconds_;
   std::vector<Rank> ranks_;
   bool uses_peer_memory_ = false;
@@ -100,7 +97,8 @@ class CudaGroup {
 class CudaCommunicator final : public Communicator {
  public:
   CudaCommunicator(std::shared_ptr<CudaGroup> group, int64_t rank)
-      : Communicator(Device::cuda, rank, group->num_ranks(), group->transport()), group_(std::move(group)) {}
+      : Communicator(Device::cuda, rank, group->num_ranks(), group->transport(), group->uses_peer_memory()),
+        group_(std::move(group)) {}
 
   Status meet() override { return group_->meet(rank()); }
   void abort(const Status& status) override { group_->fail(error_of_abort(status)); }

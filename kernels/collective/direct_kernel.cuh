@@ -31,6 +31,25 @@ struct Meeting {
 // Returns whether the lane of the block's first warp stands for another rank.
 __device__ inline bool is_peer(const Peers& p, int lane) { return lane < p.num_ranks && lane != p.rank; }
 
+// For one thread of a block. Returns false if the group has ended before this rank came: then the others' lines are there, but perhaps no longer
+// their arrays. The host's memory takes 1 us, for one block after another: the first one reads it for all.
+__device__ inline bool group_goes_on(const Peers& p, const Turn& turn) {
+  if (blockIdx.x == 0) {
+    const bool ended = load_word(&p.words->ended) != 0;
+    if (ended) {
+      store_word(&p.state->failed, 1);
+    } else {
+      store_word(&p.state->seen, turn.sequence);
+    }
+    return !ended;
+  }
+  while (load_word(&p.state->seen) != turn.sequence) {
+    if (load_word(&p.state->failed) != 0) return false;
+    let_other_gpus_run();
+  }
+  return true;
+}
+
 // For all threads of a block. Returns false if the group has ended: then nothing may be read or written.
 __device__ inline bool meet_peers(const Peers& p, const Turn& turn, const void* read, void* written, Meeting& meeting) {
   const int rank = static_cast<int>(threadIdx.x);  // a lane of the first warp for each
@@ -42,8 +61,7 @@ __device__ inline bool meet_peers(const Peers& p, const Turn& turn, const void* 
                                  static_cast<uint32_t>(to >> 32)}};
       fence_for_all_gpus();
       if (is_peer(p, rank)) push(p, rank, turn, blockIdx.x, own);
-      // A rank that comes when others have waited in vain finds their lines, but perhaps no longer their arrays.
-      const uint32_t ended = load_word(&p.words->ended);
+      const uint32_t may_begin = rank == 0 && group_goes_on(p, turn) ? 1 : 0;
       Arriving arriving;
       goes_on = wait_for_peers(p, [&] {
         if (!is_peer(p, rank)) return 0u;
@@ -51,7 +69,7 @@ __device__ inline bool meet_peers(const Peers& p, const Turn& turn, const void* 
         return arriving.is_there(turn.sequence) ? 0u : 1u << rank;
       });
       fence_for_all_gpus();
-      if (ended != 0) p.state->failed = 1, goes_on = false;
+      goes_on = __shfl_sync(0xffffffffu, may_begin, 0) != 0 && goes_on;
       if (goes_on && is_peer(p, rank)) {
         const Group<float> theirs = arriving.template group<float>();
         from = theirs.words[0] | static_cast<uint64_t>(theirs.words[1]) << 32;

@@ -18,6 +18,7 @@ inline constexpr int kMaxDirectBlocks = 128;  // of a kernel that reads and writ
 struct RankState {
   uint32_t sequence;     // the number of the collective that comes, never 0
   uint32_t failed;       // 1: a kernel of this rank has ended without its values
+  uint32_t seen;         // the last collective at whose begin the first block has seen that the group goes on (direct_kernel.cuh)
   uint32_t blocks_done;  // of the kernel that runs
   uint32_t nccl_calls;   // that have begun
 };

@@ -69,14 +69,18 @@ struct Arriving {
 };
 
 // Ends the group if it has waited too long. Returns false if the group has ended, by whomever. For a whole warp.
-__device__ inline bool keeps_waiting(const Peers& p, uint32_t missing, uint64_t& begin) {
+__device__ inline bool keeps_waiting(const Peers& p, uint32_t missing, uint32_t look, uint64_t& begin) {
   constexpr uint32_t kAll = 0xffffffffu;
   const bool first_lane = threadIdx.x % 32 == 0;
   uint32_t ended = 0, late = 0;
   if (first_lane) {
     const uint64_t now = nanoseconds();
     if (begin == 0) begin = now;
-    ended = load_word(&p.words->ended);
+    // The warps of the grid look at the host's memory one after another: that takes 1 us, and they would wait for each other. The first that
+    // sees the end tells the others.
+    const uint32_t warps_of_block = (blockDim.x + 31) / 32, warp = blockIdx.x * warps_of_block + threadIdx.x / 32;
+    const bool is_turn = look % (gridDim.x * warps_of_block) == warp;
+    ended = load_word(is_turn ? &p.words->ended : &p.state->failed);
     late = now - begin > p.wait_nanoseconds ? 1 : 0;
   }
   ended = __shfl_sync(kAll, ended, 0);
@@ -84,7 +88,7 @@ __device__ inline bool keeps_waiting(const Peers& p, uint32_t missing, uint64_t&
   if (ended == 0 && late == 0) return true;
   for (int distance = 16; distance > 0; distance /= 2) missing |= __shfl_xor_sync(kAll, missing, distance);
   if (first_lane) {
-    p.state->failed = 1;
+    store_word(&p.state->failed, 1);
     if (ended == 0) {
       store_word(&p.words->absent[p.rank], missing);
       store_word(&p.words->ended, 1);
@@ -101,7 +105,7 @@ __device__ inline bool wait_for_peers(const Peers& p, const Receive& receive) {
   uint64_t begin = 0;
   uint32_t missing = receive();
   for (uint32_t loads = 1; __any_sync(0xffffffffu, missing != 0 ? 1 : 0) != 0; ++loads) {
-    if (loads % kLoadsBetweenLooks == 0 && !keeps_waiting(p, missing, begin)) return false;
+    if (loads % kLoadsBetweenLooks == 0 && !keeps_waiting(p, missing, loads / kLoadsBetweenLooks - 1, begin)) return false;
     let_other_gpus_run();
     missing = receive();
   }
