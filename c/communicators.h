@@ -1,8 +1,9 @@
 // The ranks of a tensor-parallel model, which exchange values by the operations of all_reduce.h and all_gather.h. A rank is one GPU, or some
 // threads of the CPU; a host thread of its own runs its operations. All ranks call the same collectives in the same order.
 //
-// On the CPU ranks exchange values in the memory of the process. On CUDA few bytes go by kernels of our own over peer memory, many by NCCL,
-// which is opened at run time (libnccl.so.2, or the library that the environment variable PROLOGUE_NCCL names).
+// On the CPU ranks exchange values in the memory of the process. On CUDA they do so by kernels of our own, which access the memory of the other
+// GPUs, or, if a GPU cannot, by NCCL, which is opened at run time (libnccl.so.2, or the library that the environment variable PROLOGUE_NCCL
+// names). Destroy captured graphs with collectives before the communicators.
 //
 // (In C++: kernels/collective/communicator.h, which these call.)
 #pragma once

@@ -1994,7 +1994,8 @@ PROLOGUE_C_API prologue_status prologue_attention_layer(
 
 // Does the same on one of several ranks (kernels/collective/communicator.h): the heads are those of this rank, qkv_weight has their rows and
 // output_weight their columns, and the cache their K and V. What each rank multiplies is added up: out is the sum over all ranks, on every
-// rank (prologue_all_reduce). out_stride is hidden_size, and output_bias is given to one rank only. num_tokens = 0 is a no-op on all ranks.
+// rank (prologue_all_reduce). out_stride is hidden_size, and output_bias is given to one rank only. num_tokens = 0 is a no-op on all ranks. After
+// an error that only this rank has, call abort(): the others wait for its part.
 PROLOGUE_C_API prologue_status prologue_attention_layer_of_rank(
     const prologue_attention_layer_params* params,
     prologue_gemm_context* gemm_context,
@@ -2498,8 +2499,9 @@ PROLOGUE_C_API prologue_status prologue_take_tokens(
 // The ranks of a tensor-parallel model, which exchange values by the operations of sections all_reduce and all_gather. A rank is one GPU, or some
 // threads of the CPU; a host thread of its own runs its operations. All ranks call the same collectives in the same order.
 //
-// On the CPU ranks exchange values in the memory of the process. On CUDA few bytes go by kernels of our own over peer memory, many by NCCL,
-// which is opened at run time (libnccl.so.2, or the library that the environment variable PROLOGUE_NCCL names).
+// On the CPU ranks exchange values in the memory of the process. On CUDA they do so by kernels of our own, which access the memory of the other
+// GPUs, or, if a GPU cannot, by NCCL, which is opened at run time (libnccl.so.2, or the library that the environment variable PROLOGUE_NCCL
+// names). Destroy captured graphs with collectives before the communicators.
 //
 // (In C++: kernels/collective/communicator.h, which these call.)
 
@@ -2546,9 +2548,9 @@ PROLOGUE_C_API prologue_status prologue_communicator_status(const prologue_commu
 // access, as that of cudaMalloc is and that of cudaMallocAsync is not. After an error of the group they must stay until the streams of all
 // ranks have ended: another rank may still be at work on them. Alignment to 16 bytes, on all ranks, is faster.
 //
-// CUDA: never allocates or synchronises, and is safe under graph capture (every rank captures, and replays, the same graph). An error of
-// another rank, or one that does not come, ends the group: prologue_communicator_status(). On the CPU the call waits for the other ranks, and
-// returns that error. num_tokens = 0 is a no-op (on all ranks).
+// CUDA: never allocates or synchronises, and is safe under graph capture (every rank captures, and replays, the same graph). A rank that does not
+// come ends the group: prologue_communicator_status(). So a rank that cannot call it, or whose call is refused, should call abort(): the others would
+// wait. On the CPU the call waits for the other ranks, and returns the group's error. num_tokens = 0 is a no-op (on all ranks).
 
 typedef struct prologue_all_reduce_params {
   int64_t num_tokens;

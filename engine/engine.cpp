@@ -122,11 +122,12 @@ Result<std::unique_ptr<Engine>> Engine::prepare(const EngineOptions& options) {
   engine->process_ = getpid();
   PROLOGUE_RETURN_IF_ERROR(engine->fill_in_defaults());
   const EngineOptions& filled = engine->options_;
-  PROLOGUE_ASSIGN_OR_RETURN(engine->ranks_, Ranks::create(*filled.device, filled.tensor_parallel, filled.num_threads, filled.rank_seconds));
+  PROLOGUE_ASSIGN_OR_RETURN(engine->ranks_,
+                            Ranks::create(*filled.device, filled.tensor_parallel, filled.num_threads, filled.rank_seconds));
   engine->execution_ = engine->ranks_->execution(0);
   if (filled.batch_invariant && engine->num_ranks() > 1 && !engine->ranks_->communicator(0)->uses_peer_memory()) {
-    return unsupported("batch_invariant needs GPUs that have access to each other's memory: the bits of sums by ", engine->transport(),
-                       " depend on the batch");
+    return unsupported("batch_invariant needs GPUs that have access to each other's memory: the bits of sums by ",
+                       engine->transport(), " depend on the batch");
   }
   return engine;
 }
@@ -137,7 +138,8 @@ Result<std::unique_ptr<Engine>> Engine::make(const EngineOptions& options) {
   PROLOGUE_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(options.model_path));
   const Checkpoint& file = *checkpoint;
   const ModelOptions choices{options.hadamard_block, options.v_hadamard_block, *engine->options_.keep_quantized};
-  PROLOGUE_ASSIGN_OR_RETURN(engine->models_, load_parts(file, options.model_path, *engine->options_.dtype, *engine->ranks_, options.on_load, choices));
+  PROLOGUE_ASSIGN_OR_RETURN(
+      engine->models_, load_parts(file, options.model_path, *engine->options_.dtype, *engine->ranks_, options.on_load, choices));
   PROLOGUE_ASSIGN_OR_RETURN(TokenizerData data, read_tokenizer(file));
   auto tokenizer = Tokenizer::create(std::move(data));
   if (!tokenizer.ok()) return error_status(tokenizer.status().code(), file.path(), ": ", tokenizer.status().message());
@@ -179,9 +181,11 @@ Status Engine::fill_in_defaults() {
                 {"number of tokens of a step", o.max_step_tokens, 0, INT32_MAX},
                 {"length of the queue", o.max_queue, 0, INT64_MAX}};
   for (const auto& [name, value, least, limit] : checks) {
-    if (value < least || value > limit) return invalid_argument("the ", name, " is ", value, ": it must be between ", least, " and ", limit);
+    if (value < least || value > limit)
+      return invalid_argument("the ", name, " is ", value, ": it must be between ", least, " and ", limit);
   }
-  if (!(o.rank_seconds >= 0.0)) return invalid_argument("rank_seconds is ", o.rank_seconds, ": it must be 0 (chosen) or positive");
+  if (!(o.rank_seconds >= 0.0))
+    return invalid_argument("rank_seconds is ", o.rank_seconds, ": it must be 0 (chosen) or positive");
   if (o.num_threads < 0)
     return invalid_argument("the number of threads is ", o.num_threads, ": it must be 0, one for each CPU, or more");
   execution_.device = o.device.value_or(check_gpu().ok() ? Device::cuda : Device::cpu);
@@ -195,7 +199,7 @@ Status Engine::fill_in_defaults() {
   if (o.max_seqs == 0) o.max_seqs = on_gpu ? 256 : 32;
   if (o.max_step_tokens == 0) o.max_step_tokens = on_gpu ? 4096 : 512;
   o.max_step_tokens = std::max(o.max_step_tokens, o.max_seqs);  // every sequence that decodes has a token in every step
-  o.overlap = o.overlap && on_gpu;  // on the CPU a step has run when it is enqueued
+  o.overlap = o.overlap && on_gpu;                              // on the CPU a step has run when it is enqueued
   o.cuda_graphs = o.cuda_graphs && on_gpu && !o.profile;
   return {};
 }
@@ -254,9 +258,9 @@ Result<bool> Engine::choose_activations() {
   const std::vector<WeightFormat>& formats = model().weight_formats;
   Status problem;
   if (formats != std::vector{WeightFormat::f8_e4m3}) {
-    problem = invalid_argument("activations are fp8: the weights that stay quantised must be f8_e4m3, all of them, but the ",
-                               "weights are held as ", model().weight_types,
-                               *o.keep_quantized ? "" : ", since keep_quantized is off");
+    problem =
+        invalid_argument("activations are fp8: the weights that stay quantised must be f8_e4m3, all of them, but the ",
+                         "weights are held as ", model().weight_types, *o.keep_quantized ? "" : ", since keep_quantized is off");
   } else if (on_gpu && o.batch_invariant) {
     problem = unsupported("activations are fp8: they cannot be combined with batch_invariant");
   } else if (const Status found = check_float8_gemm(execution_.device); !found.ok()) {
@@ -264,7 +268,8 @@ Result<bool> Engine::choose_activations() {
   }
   if (problem.ok()) return true;
   if (is_wanted || problem.code() == StatusCode::device_error || problem.code() == StatusCode::resource_exhausted) return problem;
-  if (problem.code() == StatusCode::unsupported) model().warnings.push_back(str_cat(problem.message(), ": they are not quantised"));
+  if (problem.code() == StatusCode::unsupported)
+    model().warnings.push_back(str_cat(problem.message(), ": they are not quantised"));
   return false;
 }
 
@@ -303,7 +308,9 @@ Status Engine::make_runner() {
   for (size_t g = 0; g < groups.windows.size(); ++g) cache.groups.push_back({runner.pages_of_group[g], groups.windows[g]});
   cache.prefix_reuse = o.prefix_cache;
   cache.keep_until_released = true;
-  const auto key_of = [](const KvFormat& format) { return static_cast<uint64_t>(format.scaling) << 8 | static_cast<uint64_t>(format.type); };
+  const auto key_of = [](const KvFormat& format) {
+    return static_cast<uint64_t>(format.scaling) << 8 | static_cast<uint64_t>(format.type);
+  };
   cache.format_key = key_of(k_format()) << 16 | key_of(v_format());
   PROLOGUE_ASSIGN_OR_RETURN(cache_, KvCache::create(cache));
   scheduler_ = std::make_unique<Scheduler>(*cache_, runner_->rope_sets(), SchedulerLimits{o.max_step_tokens, o.max_seqs});
@@ -374,7 +381,8 @@ Status Engine::check_request(const Request& request) const {
   }
   for (const auto& [token, bias] : sampling.logit_bias) {
     PROLOGUE_RETURN_IF_ERROR(check_token("the logit bias", token));
-    if (std::isnan(bias) || bias == INFINITY) return invalid_argument("the logit bias of token ", token, " is ", bias, ": it must be finite or -inf");
+    if (std::isnan(bias) || bias == INFINITY)
+      return invalid_argument("the logit bias of token ", token, " is ", bias, ": it must be finite or -inf");
   }
   for (const std::string& stop : request.stop) {
     if (stop.empty()) return invalid_argument("a stop text is empty: it would end every generation at once");
@@ -384,7 +392,7 @@ Status Engine::check_request(const Request& request) const {
 
 // Where a sequence of up to `length` tokens is on the ropes.
 Result<RopePositions> Engine::rope_positions_of(const std::vector<int32_t>& positions, int64_t num_prompt, int64_t length,
-                                         int64_t rope_length) const {
+                                                int64_t rope_length) const {
   if (rope_length < 0 || rope_length > context_length_) {
     return invalid_argument("the rope length is ", rope_length, ": it must be between 0 (prompt and generated tokens) and ",
                             context_length_, ", the context");
@@ -436,7 +444,8 @@ Result<std::shared_ptr<Engine::Active>> Engine::make_active(Request request, Out
   PROLOGUE_ASSIGN_OR_RETURN(active->rope,
                             rope_positions_of(active->request.positions, length, max_length, active->request.rope_length));
   if (!active->request.cache_salt.empty()) {
-    for (const char byte : active->request.cache_salt) mix(active->rope.key, static_cast<uint64_t>(static_cast<unsigned char>(byte)));
+    for (const char byte : active->request.cache_salt)
+      mix(active->rope.key, static_cast<uint64_t>(static_cast<unsigned char>(byte)));
   }
   for (int64_t i = 0; i < active->request.num_samples; ++i) {
     auto sample = std::make_unique<Sample>(*active, i, *tokenizer_, active->request.stop);
@@ -463,8 +472,8 @@ Result<RequestId> Engine::submit(Request request, OutputCallback on_output, int6
   return catch_out_of_memory([&]() -> Result<RequestId> {
     auto made = make_active(std::move(request), std::move(on_output));
     const std::lock_guard lock(inbox_);
-    const Status refused = !made.ok()     ? made.status()
-                           : shut_down_   ? unsupported("the engine is shut down: it takes no more requests")
+    const Status refused = !made.ok()   ? made.status()
+                           : shut_down_ ? unsupported("the engine is shut down: it takes no more requests")
                            : num_queued_ >= max_queue
                                ? resource_exhausted("the queue is full: ", num_queued_, " requests wait, and ", max_queue, " may")
                                : Status();
@@ -545,7 +554,9 @@ void Engine::forget(std::span<const RequestId> requests) {
 
 Result<std::vector<Completion>> Engine::generate(std::span<const Request> requests, const GenerationEvents& events) {
   PROLOGUE_RETURN_IF_ERROR(check_process());
-  const auto samples_of = [](const Request& request) { return static_cast<size_t>(std::clamp<int64_t>(request.num_samples, 1, kMaxSamples)); };
+  const auto samples_of = [](const Request& request) {
+    return static_cast<size_t>(std::clamp<int64_t>(request.num_samples, 1, kMaxSamples));
+  };
   // What the callbacks use lives until forget() below.
   std::vector<RequestId> ids;
   std::mutex mutex;  // another thread may run the steps, and with them the callbacks

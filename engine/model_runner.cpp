@@ -139,7 +139,8 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::make(const Model& model, const
   sizes.num_position_axes = model.num_position_axes;
   sizes.num_groups = static_cast<int64_t>(runner->groups_.windows.size());
   PROLOGUE_ASSIGN_OR_RETURN(runner->prompt_arrays_, StepBuffers::create(sizes, execution.device));
-  sizes.max_tokens = sizes.max_seqs = sizes.max_logit_rows = std::min({limits.max_seqs, limits.max_tokens, limits.max_logit_rows});
+  sizes.max_tokens = sizes.max_seqs = sizes.max_logit_rows =
+      std::min({limits.max_seqs, limits.max_tokens, limits.max_logit_rows});
   PROLOGUE_ASSIGN_OR_RETURN(runner->decode_arrays_, StepBuffers::create(sizes, execution.device));
   return runner;
 }
@@ -157,20 +158,23 @@ Status ModelRunner::make_executors(const StepLimits& limits, const RunnerConfig&
     PROLOGUE_ASSIGN_OR_RETURN(Graph fused, fuse_projections(graph));
     StepLimits few = limits;
     for (int64_t* limit : {&few.max_tokens, &few.max_seqs, &few.max_logit_rows}) *limit = std::min(*limit, few_tokens);
-    PROLOGUE_ASSIGN_OR_RETURN(few_tokens_, GraphExecutor::create(std::move(fused), storage_, few, execution_, faults, communicator_));
+    PROLOGUE_ASSIGN_OR_RETURN(few_tokens_,
+                              GraphExecutor::create(std::move(fused), storage_, few, execution_, faults, communicator_));
   }
   if (fuses_projections && has_qkv_gemm(execution_.device)) {
     PROLOGUE_ASSIGN_OR_RETURN(graph, fuse_prompt_projections(graph));
   }
   if (config.float8_activations) quantize_activations(graph);
-  PROLOGUE_ASSIGN_OR_RETURN(executor_, GraphExecutor::create(std::move(graph), storage_, limits, execution_, faults, communicator_));
+  PROLOGUE_ASSIGN_OR_RETURN(executor_,
+                            GraphExecutor::create(std::move(graph), storage_, limits, execution_, faults, communicator_));
   return {};
 }
 
 GraphExecutor& ModelRunner::executor_of(const StepInputs& step) const {
   if (few_tokens_ == nullptr) return *executor_;
   const StepLimits& few = few_tokens_->limits();
-  const bool fits = step.num_tokens <= few.max_tokens && step.num_seqs <= few.max_seqs && step.num_logit_rows <= few.max_logit_rows;
+  const bool fits =
+      step.num_tokens <= few.max_tokens && step.num_seqs <= few.max_seqs && step.num_logit_rows <= few.max_logit_rows;
   return fits ? *few_tokens_ : *executor_;
 }
 
@@ -249,7 +253,8 @@ Status ModelRunner::run_step(const StepBatch& batch, int64_t top_logprobs) {
   const bool one_each = batch.num_decode_seqs() == batch.num_seqs() && batch.num_seqs() == batch.num_tokens() &&
                         batch.num_seqs() == batch.num_logit_rows() && batch.num_seqs() > 0;
   const int64_t pad_to = one_each && capture_ ? std::min(sequence_bucket(batch.num_seqs()), limits().max_seqs) : 0;
-  PROLOGUE_ASSIGN_OR_RETURN(const StepInputs step, (one_each ? decode_arrays_ : prompt_arrays_).upload(batch, execution_, pad_to, model_.shard.rank));
+  PROLOGUE_ASSIGN_OR_RETURN(const StepInputs step,
+                            (one_each ? decode_arrays_ : prompt_arrays_).upload(batch, execution_, pad_to, model_.shard.rank));
   if (batch.has_tokens_from()) {
     TakeTokensParams params;
     params.num_tokens = batch.num_tokens();
@@ -267,7 +272,8 @@ Status ModelRunner::run_step(const StepBatch& batch, int64_t top_logprobs) {
 
 Status ModelRunner::enqueue_next(int64_t max_seq_len, int64_t top_logprobs) {
   PROLOGUE_RETURN_IF_ERROR(check_room());
-  if (!std::exchange(last_decodes_, false)) return invalid_argument("runner: the last step was not a decode step, so none follows it");
+  if (!std::exchange(last_decodes_, false))
+    return invalid_argument("runner: the last step was not a decode step, so none follows it");
   StepInputs step = last_;
   step.max_seq_len = max_seq_len;
   PROLOGUE_RETURN_IF_ERROR(catch_out_of_memory([&] { return run(step, top_logprobs); }));

@@ -83,7 +83,8 @@ Status ParallelRunner::wait() {
     }
     PROLOGUE_RETURN_IF_ERROR(ranks_.status());
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    if (seconds > ranks_.wait_seconds()) return device_error("rank ", r, " has not finished a step within ", ranks_.wait_seconds(), " s");
+    if (seconds > ranks_.wait_seconds())
+      return device_error("rank ", r, " has not finished a step within ", ranks_.wait_seconds(), " s");
     if (seconds > 1e-3) std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
   return {};
@@ -108,8 +109,8 @@ Result<StepResults> ParallelRunner::read() {
     const auto& first = results.front()->tokens;
     for (size_t row = 0; row < first.size(); ++row) {
       if (own->tokens[row] == first[row]) continue;
-      ranks_.abort(device_error("ranks 0 and ", r, " have sampled tokens ", first[row], " and ", own->tokens[row], " for row ", row,
-                                " of a step: they must be the same"));
+      ranks_.abort(device_error("ranks 0 and ", r, " have sampled tokens ", first[row], " and ", own->tokens[row], " for row ",
+                                row, " of a step: they must be the same"));
       return ranks_.status();
     }
   }

@@ -21,7 +21,8 @@ class ParallelRunner {
  public:
   // models: of each rank, its part (Model::shard). Both must outlive the runner. Errors: those of ModelRunner::create, on the first rank that
   // has one.
-  static Result<std::unique_ptr<ParallelRunner>> create(Ranks& ranks, const std::vector<Model>& models, const RunnerConfig& config);
+  static Result<std::unique_ptr<ParallelRunner>> create(Ranks& ranks, const std::vector<Model>& models,
+                                                        const RunnerConfig& config);
 
   // Returns the runner of rank 0: its limits, its graphs, what it has counted.
   const ModelRunner& front() const { return *runners_.front(); }

@@ -69,7 +69,7 @@ class Ranks {
   };
   std::unique_ptr<Signals> signals_ = std::make_unique<Signals>();  // of what follows
   const Work* work_ = nullptr;
-  uint64_t number_ = 0;     // of the work
+  uint64_t number_ = 0;      // of the work
   int64_t num_working_ = 0;  // ranks that are not done with it
   bool ends_ = false;
 };

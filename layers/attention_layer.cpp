@@ -94,7 +94,8 @@ Wiring wire(const AttentionLayerParams& p, Device device) {
     w.of_output.dtype = given.dtype;
     w.of_output.x = as_input(w.attention.out);
     w.of_output.y = w.attention.out;
-    w.output.overlaps = w.attention.early_signal = w.attention.late_signal = false;  // attention is not what comes before the output
+    w.output.overlaps = w.attention.early_signal = w.attention.late_signal =
+        false;  // attention is not what comes before the output
   }
   w.workspace_bytes = qkv_bytes + attention_bytes + w.attention.workspace_bytes;
   return w;
@@ -170,8 +171,8 @@ Status run_layer(const AttentionLayerParams& params, GemmContext& gemm_context, 
                  const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(check_sizes(params, execution.device));
   if (communicator != nullptr && params.out_stride != params.hidden_size) {
-    return invalid_argument("attention_layer: out_stride is ", params.out_stride, ": the sum over ranks needs contiguous rows, and ",
-                            params.hidden_size, " (hidden_size)");
+    return invalid_argument("attention_layer: out_stride is ", params.out_stride,
+                            ": the sum over ranks needs contiguous rows, and ", params.hidden_size, " (hidden_size)");
   }
   if (params.prologue.num_tokens == 0) return {};
   const Wiring layer = wire(params, execution.device);
@@ -200,7 +201,7 @@ Status run_layer(const AttentionLayerParams& params, GemmContext& gemm_context, 
   PROLOGUE_RETURN_IF_ERROR(run_validated(layer.attention, execution));
   if (layer.of_output.block != 0) PROLOGUE_RETURN_IF_ERROR(run_validated(layer.of_output, execution));
   PROLOGUE_RETURN_IF_ERROR(output_is_one_kernel(params, layer.output) ? run_validated(layer.output, gemm_context, execution)
-                                                                     : run_separately(layer.output, gemm_context, execution));
+                                                                      : run_separately(layer.output, gemm_context, execution));
   return communicator == nullptr ? Status() : run_validated(sum, *communicator, execution);
 }
 

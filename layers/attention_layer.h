@@ -81,7 +81,8 @@ PROLOGUE_API Status attention_layer(const AttentionLayerParams& params, GemmCont
 
 // Does the same on one of several ranks (kernels/collective/communicator.h): the heads are those of this rank, qkv_weight has their rows and
 // output_weight their columns, and the cache their K and V. What each rank multiplies is added up: out is the sum over all ranks, on every
-// rank (all_reduce). out_stride is hidden_size, and output_bias is given to one rank only. num_tokens = 0 is a no-op on all ranks.
+// rank (all_reduce). out_stride is hidden_size, and output_bias is given to one rank only. num_tokens = 0 is a no-op on all ranks. After
+// an error that only this rank has, call abort(): the others wait for its part.
 PROLOGUE_API Status attention_layer_of_rank(const AttentionLayerParams& params, GemmContext& gemm_context, Communicator& communicator,
                                             const Execution& execution);
 

@@ -101,7 +101,8 @@ Status StepBatch::check_sequence(const int32_t* tokens, int64_t num_tokens, int6
     }
     for (int64_t i = first_position / page_size; i < num_pages; ++i) {
       if (const int32_t page = block_table[static_cast<size_t>(i)]; page < 0) {
-        return invalid_argument("step: entry ", i, " of a block table is page ", page, ": the pages of new tokens are not negative");
+        return invalid_argument("step: entry ", i, " of a block table is page ", page,
+                                ": the pages of new tokens are not negative");
       }
     }
   }
@@ -109,7 +110,8 @@ Status StepBatch::check_sequence(const int32_t* tokens, int64_t num_tokens, int6
 }
 
 void StepBatch::add_sequence_of_groups(const int32_t* tokens, int64_t num_tokens, int64_t first_position,
-                                       const std::vector<int32_t>* const* block_tables, int64_t page_size, int64_t num_logit_rows) {
+                                       const std::vector<int32_t>* const* block_tables, int64_t page_size,
+                                       int64_t num_logit_rows) {
   if (!status_.ok()) return;
   status_ = catch_out_of_memory([&]() -> Status {
     PROLOGUE_RETURN_IF_ERROR(check_sequence(tokens, num_tokens, first_position, block_tables, page_size, num_logit_rows));
@@ -129,7 +131,8 @@ void StepBatch::add_sequence_of_groups(const int32_t* tokens, int64_t num_tokens
       table_ends_.push_back(pages_.size());
       max_pages_ = std::max(max_pages_, static_cast<int64_t>(block_table.size()));
     }
-    for (int64_t i = 0; i < num_logit_rows; ++i) logit_rows_.push_back(static_cast<int32_t>(this->num_tokens() - num_logit_rows + i));
+    for (int64_t i = 0; i < num_logit_rows; ++i)
+      logit_rows_.push_back(static_cast<int32_t>(this->num_tokens() - num_logit_rows + i));
     sampling_rows_.resize(logit_rows_.size());
     if (num_tokens <= 1 && num_decode_seqs_ == num_seqs()) ++num_decode_seqs_;
     ends_.push_back(static_cast<int32_t>(token_ids_.size()));
@@ -183,8 +186,8 @@ void StepBatch::set_position(int64_t token, int64_t axis, int32_t position) {
   if (!status_.ok()) return;
   const auto num_axes = static_cast<int64_t>(positions_.size());
   if (token < 0 || token >= num_tokens() || axis < 0 || axis >= num_axes) {
-    status_ = invalid_argument("step: the position of token ", token, " on axis ", axis, " is set: the batch has ",
-                               num_tokens(), " tokens and ", num_axes, " axes");
+    status_ = invalid_argument("step: the position of token ", token, " on axis ", axis, " is set: the batch has ", num_tokens(),
+                               " tokens and ", num_axes, " axes");
     return;
   }
   positions_[static_cast<size_t>(axis)][static_cast<size_t>(token)] = position;
@@ -276,8 +279,8 @@ Status StepBuffers::check_fits(const StepBatch& batch, int64_t pad_to) const {
     return invalid_argument("the step has ", num_groups, " layer groups: its buffers are for ", sizes_.num_groups);
   }
   if (batch.max_pages_ > sizes_.max_pages_per_seq) {
-    return invalid_argument("a sequence of the step has ", batch.max_pages_, " pages: its buffers hold ", sizes_.max_pages_per_seq,
-                            " a sequence");
+    return invalid_argument("a sequence of the step has ", batch.max_pages_, " pages: its buffers hold ",
+                            sizes_.max_pages_per_seq, " a sequence");
   }
   if (pad_to < 0 || pad_to > std::min({sizes_.max_tokens, sizes_.max_seqs, sizes_.max_logit_rows})) {
     return invalid_argument("the step is padded to ", pad_to, ": its buffers hold ", sizes_.max_tokens, " tokens of ",
@@ -313,7 +316,8 @@ void StepBuffers::fill(const StepBatch& batch, const StepInputs& host, int64_t r
   int32_t* row = host.block_table[0];
   size_t begin = 0;
   for (const size_t end : batch.table_ends_) {
-    std::fill(std::copy(batch.pages_.begin() + static_cast<std::ptrdiff_t>(begin), batch.pages_.begin() + static_cast<std::ptrdiff_t>(end), row),
+    std::fill(std::copy(batch.pages_.begin() + static_cast<std::ptrdiff_t>(begin),
+                        batch.pages_.begin() + static_cast<std::ptrdiff_t>(end), row),
               row + host.max_pages_per_seq, -1);
     row += host.max_pages_per_seq;
     begin = end;

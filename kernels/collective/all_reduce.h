@@ -14,9 +14,9 @@
 // access, as that of cudaMalloc is and that of cudaMallocAsync is not. After an error of the group they must stay until the streams of all
 // ranks have ended: another rank may still be at work on them. Alignment to 16 bytes, on all ranks, is faster.
 //
-// CUDA: never allocates or synchronises, and is safe under graph capture (every rank captures, and replays, the same graph). An error of
-// another rank, or one that does not come, ends the group: Communicator::status(). On the CPU the call waits for the other ranks, and
-// returns that error. num_tokens = 0 is a no-op (on all ranks).
+// CUDA: never allocates or synchronises, and is safe under graph capture (every rank captures, and replays, the same graph). A rank that does not
+// come ends the group: Communicator::status(). So a rank that cannot call it, or whose call is refused, should call abort(): the others would
+// wait. On the CPU the call waits for the other ranks, and returns the group's error. num_tokens = 0 is a no-op (on all ranks).
 #pragma once
 
 #include <cstdint>

@@ -58,7 +58,11 @@ class PROLOGUE_API Communicator {
 
  protected:
   Communicator(Device device, int64_t rank, int64_t num_ranks, std::string transport, bool uses_peer_memory)
-      : device_(device), rank_(rank), num_ranks_(num_ranks), transport_(std::move(transport)), uses_peer_memory_(uses_peer_memory) {}
+      : device_(device),
+        rank_(rank),
+        num_ranks_(num_ranks),
+        transport_(std::move(transport)),
+        uses_peer_memory_(uses_peer_memory) {}
 
  private:
   Device device_;

@@ -82,7 +82,8 @@ Status check_peer_access(const std::vector<int32_t>& gpus) {
 
 }  // namespace
 
-CudaGroup::CudaGroup(std::vector<int32_t> gpus, double wait_seconds) : process_(getpid()), wait_seconds_(wait_seconds), ranks_(gpus.size()) {
+CudaGroup::CudaGroup(std::vector<int32_t> gpus, double wait_seconds)
+    : process_(getpid()), wait_seconds_(wait_seconds), ranks_(gpus.size()) {
   for (size_t r = 0; r < gpus.size(); ++r) ranks_[r].gpu = gpus[r];
 }
 

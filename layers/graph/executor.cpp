@@ -22,7 +22,8 @@ template <class P>
 Status validate_operation(const P& params, const GemmContext& context, const Communicator* communicator,
                           const Execution& execution) {
   if constexpr (IsCollective<P>) {
-    if (communicator == nullptr) return invalid_argument("it exchanges values with other ranks: the executor has no communicator");
+    if (communicator == nullptr)
+      return invalid_argument("it exchanges values with other ranks: the executor has no communicator");
     return validate(params, *communicator, execution);
   } else if constexpr (requires { validate(params, context, execution); }) {
     return validate(params, context, execution);
@@ -80,7 +81,9 @@ int64_t workspace_bytes_of(const MoeGemmParams& params, Device device, const Com
 int64_t workspace_bytes_of(const QkvPrologueParams& params, Device, const Communicator*) {
   return qkv_prologue_workspace_bytes(params);
 }
-int64_t workspace_bytes_of(const ProjectionParams& params, Device, const Communicator*) { return projection_workspace_bytes(params); }
+int64_t workspace_bytes_of(const ProjectionParams& params, Device, const Communicator*) {
+  return projection_workspace_bytes(params);
+}
 int64_t workspace_bytes_of(const AllGatherParams& params, Device, const Communicator* communicator) {
   return communicator == nullptr ? 0 : all_gather_workspace_bytes(params, *communicator);
 }
@@ -174,8 +177,9 @@ Status GraphExecutor::prepare(const Execution& execution) {
 
   int64_t workspace_bytes = 0;
   for (Operation& operation : operations_) {
-    with_workspace(operation.parameters,
-                   [&](const auto& params) { workspace_bytes = std::max(workspace_bytes, workspace_bytes_of(params, device_, communicator_)); });
+    with_workspace(operation.parameters, [&](const auto& params) {
+      workspace_bytes = std::max(workspace_bytes, workspace_bytes_of(params, device_, communicator_));
+    });
   }
   PROLOGUE_ASSIGN_OR_RETURN(workspace_, Buffer::allocate(device_, workspace_bytes));
   for (Operation& operation : operations_) {

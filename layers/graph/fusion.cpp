@@ -130,7 +130,7 @@ struct Chain {
   Step<KvWriteParams> write;
   Step<AddBiasParams> joint_bias;  // of q, k and v together
   Steps q, k, v;
-  Value packed;  // q, k and v side by side, or q and k if V is taken from k
+  Value packed;                    // q, k and v side by side, or q and k if V is taken from k
   int64_t q_width = 0, width = 0;  // of q; of q, k and v: other columns may follow
   bool v_from_k = false;
   Value q_out;  // none: q is read from its columns unchanged

@@ -663,7 +663,8 @@ Value GraphBuilder::all_gather(const std::string& name, Value x, int64_t width, 
     node.read(p.x, x);
     node.write(p.y, out);
     if (info(x).width <= part_width && info(x).width <= width) return;
-    check(invalid_argument(node.name, ": a rank has ", info(x).width, " columns: it must have at most ", part_width, " of ", width));
+    check(invalid_argument(node.name, ": a rank has ", info(x).width, " columns: it must have at most ", part_width, " of ",
+                           width));
   });
   return out;
 }

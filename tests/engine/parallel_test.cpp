@@ -87,7 +87,8 @@ TEST_P(ParallelReferences, GiveTheLogitsOfTransformers) {
   if (const Status none = no_place(device, num_ranks); !none.ok()) GTEST_SKIP() << none.message();
   const ReferenceModel reference = test::read_reference_model(name);
   auto model = ParallelModel::load(reference.folder, device, dtype, num_ranks);
-  if (!model.ok() && model.status().message().find("cannot be split") != std::string::npos) GTEST_SKIP() << model.status().message();
+  if (!model.ok() && model.status().message().find("cannot be split") != std::string::npos)
+    GTEST_SKIP() << model.status().message();
   ASSERT_TRUE(model.ok()) << model.status().message();
   const test::RunPrompt run = test::reference_run(model->models.front(), model->runner, model->runner->front().groups());
   for (const PromptSplit split : {PromptSplit::whole, PromptSplit::chunks, PromptSplit::tokens}) {
@@ -275,7 +276,8 @@ TEST_P(ParallelEngine, GivesTheProbabilitiesOfOneRankWithPackedWeights) {
       const auto want = one->score(prompt, tokens), got = two->score(prompt, tokens);
       ASSERT_TRUE(want.ok() && got.ok()) << got.status().message();
       for (size_t i = 0; i < tokens.size(); ++i)
-        EXPECT_NEAR(got->logprob_of_token[i], want->logprob_of_token[i], 1e-3) << type << ", " << num_experts << " experts, " << i;
+        EXPECT_NEAR(got->logprob_of_token[i], want->logprob_of_token[i], 1e-3)
+            << type << ", " << num_experts << " experts, " << i;
     }
   }
 }
@@ -318,14 +320,16 @@ TEST(FailingRanks, AnErrorOfWorkWithoutCollectivesEndsNothing) {
   const Status failed = ranks->run([](int64_t rank) { return rank == 1 ? data_loss("a bad file") : Status(); });
   EXPECT_EQ(failed.message(), "rank 1: a bad file");
   EXPECT_TRUE(ranks->status().ok());
-  EXPECT_TRUE(ranks->run_together([&](int64_t rank) {
-                     std::vector<float> values(4, static_cast<float>(rank));
-                     return all_reduce(sum_of(values), *ranks->communicator(rank), ranks->execution(rank));
-                   }).ok());
+  EXPECT_TRUE(ranks
+                  ->run_together([&](int64_t rank) {
+                    std::vector<float> values(4, static_cast<float>(rank));
+                    return all_reduce(sum_of(values), *ranks->communicator(rank), ranks->execution(rank));
+                  })
+                  .ok());
 }
 
-// A thread of a rank stops in the middle of a step, by a signal whose handler sleeps: all requests end with one sentence that names the rank. Rank 0 is
-// the thread that runs the steps.
+// A thread of a rank stops in the middle of a step, by a signal whose handler sleeps: all requests end with one sentence that names the rank.
+// Rank 0 is the thread that runs the steps.
 TEST_P(ParallelEngine, ARankThatHangsEndsAllRequests) {
   const std::string path = tiny_model();
   EngineOptions options = options_of(path, 2, GetParam());
