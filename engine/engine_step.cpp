@@ -186,17 +186,18 @@ Status Engine::set_sampling(int64_t index, Sample& sample) {
 
 Status Engine::make_adjustments(Sample& sample) {
   const int64_t vocab = config().vocab_size;
-  std::vector<Buffer> adjustments(static_cast<size_t>(ranks_->size()));
   if (!free_adjustments_.empty()) {
-    adjustments = std::move(free_adjustments_.back());
+    sample.adjustments = std::move(free_adjustments_.back());
     free_adjustments_.pop_back();
+  } else {
+    sample.adjustments.resize(static_cast<size_t>(ranks_->size()));
   }
   std::vector<int32_t> counts(static_cast<size_t>(vocab), 0);
   std::vector<float> biases(static_cast<size_t>(vocab), 0.0f);
   for (const int32_t token : sample.active.request.prompt) counts[static_cast<size_t>(token)] = 1;
   for (const auto& [token, bias] : sample.active.request.sampling.logit_bias) biases[static_cast<size_t>(token)] = bias;
-  const Status copied = ranks_->run([&](int64_t rank) -> Status {
-    Buffer& own = adjustments[static_cast<size_t>(rank)];
+  return ranks_->run([&](int64_t rank) -> Status {
+    Buffer& own = sample.adjustments[static_cast<size_t>(rank)];
     const Execution& execution = ranks_->execution(rank);
     if (own.data() == nullptr) {
       PROLOGUE_ASSIGN_OR_RETURN(own, Buffer::allocate(execution.device, vocab * 8));
@@ -204,9 +205,6 @@ Status Engine::make_adjustments(Sample& sample) {
     PROLOGUE_RETURN_IF_ERROR(copy_to_device(own.data(), counts.data(), vocab * 4, execution));
     return copy_to_device(own.as<float>() + vocab, biases.data(), vocab * 4, execution);
   });
-  PROLOGUE_RETURN_IF_ERROR(copied);
-  sample.adjustments = std::move(adjustments);
-  return {};
 }
 
 Status Engine::read_step() {

@@ -18,7 +18,6 @@ Result<std::unique_ptr<Ranks>> Ranks::create(Device device, int64_t num_ranks, i
     std::unique_ptr<Ranks> ranks(new Ranks());
     ranks->ranks_.resize(static_cast<size_t>(num_ranks));
     ranks->wait_seconds_ = wait_seconds;
-    ranks->process_ = getpid();
     std::vector<std::unique_ptr<Communicator>> communicators(static_cast<size_t>(num_ranks));
     if (num_ranks > 1) {
       if (device == Device::cuda) {
@@ -37,6 +36,8 @@ Result<std::unique_ptr<Ranks>> Ranks::create(Device device, int64_t num_ranks, i
     return ranks;
   });
 }
+
+Ranks::Ranks() : process_(getpid()) {}
 
 Status Ranks::start() {
   sigset_t all, before;  // only the program's own threads handle signals

@@ -54,13 +54,13 @@ class Ranks {
     Status status;  // of the last work
   };
 
-  Ranks() = default;
+  Ranks();
   Status start();
   void serve(int64_t rank);
   Status run_one(int64_t rank, const Work& work);
   Status first_error();
 
-  int64_t process_ = 0;  // that created it
+  const int64_t process_;  // that created it
   double wait_seconds_ = 0.0;
   std::vector<Rank> ranks_;
   struct Signals {
