@@ -28,7 +28,9 @@ struct Turn {
 __device__ inline Turn begin_turn(const Peers& p) {
   let_next_kernel_start();
   wait_for_previous_kernels();
-  return {load_word(&p.state->sequence), load_word(&p.state->failed) == 0};
+  // A warp decides once: another one may find out now that the group has ended.
+  const uint32_t failed = __shfl_sync(0xffffffffu, load_word(&p.state->failed), 0);
+  return {load_word(&p.state->sequence), failed == 0};
 }
 
 // The last thing in a kernel, for all threads. The last block counts the collective; all have read the number by then.
