@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <prologue/engine/engine.h>
+#include <prologue/engine/speculation/speculator.h>
 #include <prologue/engine/text_stream.h>
 #include <prologue/kernels/base/out_of_memory.h>
 
@@ -41,15 +42,19 @@ struct Engine::Sample : ScheduledSequence {
   Sample(Active& owner, int64_t index, const Tokenizer& tokenizer, const std::vector<std::string>& stop)
       : active(owner), number(index), text(tokenizer, stop) {}
 
+  int64_t id() const;  // of no other sample
+
   Active& active;
   int64_t number = 0;  // among the samples of the request
   TextStream text;
   Completion completion;
   bool ended = false;
-  int64_t num_shown = 0;    // tokens of the completion that the callback has seen
-  int64_t num_prompt = 0;   // tokens
+  int64_t num_shown = 0;            // tokens of the completion that the callback has seen
+  int64_t num_prompt = 0;           // tokens
   std::vector<Buffer> adjustments;  // on the device of each rank: counts, then biases (SamplingRow); empty if it needs none
-  bool begun = false;       // a step has been planned for it
+  bool begun = false;               // a step has been planned for it
+  DraftHistory draft_history;
+  int32_t draft_evidence = 0;  // of the drafts that were proposed last
   EngineClock::time_point first_step, first_token;
 };
 
@@ -64,17 +69,34 @@ struct Engine::Active {
   EngineClock::time_point submitted;
 };
 
+inline int64_t Engine::Sample::id() const { return active.id * kMaxSamples + number; }
+
+struct Engine::EnqueuedSequence {
+  std::shared_ptr<Active> active;
+  Sample* sample = nullptr;
+  int64_t num_computed = 0;  // tokens in the cache after the step
+  size_t first_row = 0;
+  size_t num_rows = 0;
+  bool verifies = false;  // a row for each draft of the sample, and one more
+};
+
 // Describes a step that is enqueued and not read. The requests live at least as long.
 struct Engine::EnqueuedStep {
-  struct Sequence {
-    std::shared_ptr<Active> active;
-    Sample* sample = nullptr;
-    int64_t num_computed = 0;  // tokens in the cache after the step
-    size_t first_row = 0;
-    size_t num_rows = 0;
-  };
-  std::vector<Sequence> sequences;
+  std::vector<EnqueuedSequence> sequences;
   std::vector<Sample*> rows;  // samples of these requests
+  bool verifies = false;      // a sequence has drafts
+  bool only_decodes = true;   // no sequence has a part of its prompt
+  EngineClock::time_point begin;
+};
+
+// Holds what proposes drafts, and what a call of it needs.
+struct Engine::Drafts {
+  Speculator speculator;
+  std::vector<ScheduledSequence*> decoding;
+  std::vector<DraftSequence> sequences;
+  std::vector<const DraftHistory*> histories;
+  std::vector<Sample*> samples;  // of `sequences`
+  std::vector<int32_t> tokens;   // of a sequence: the last known one and its drafts
 };
 
 // Whoever runs steps holds one.

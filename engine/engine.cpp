@@ -14,6 +14,7 @@
 #include <prologue/engine/gguf/tokenizer_data.h>
 #include <prologue/engine/huggingface/model_directory.h>
 #include <prologue/engine/huggingface/tokenizer_files.h>
+#include <prologue/engine/speculation/prompt_lookup.h>
 #include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/kernels/internal/run.h>
@@ -24,6 +25,9 @@ namespace prologue {
 namespace {
 
 constexpr int64_t kMaxSeqs = 4096;
+constexpr int64_t kMaxStepDrafts = 256;  // a step with more rows costs more than its drafts bring
+// What a further row of a step costs at first sight, of a step of one row (StepCosts).
+constexpr double kRowCostOnGpu = 0.01, kRowCostOnCpu = 0.2;
 // Tables of positions and pages are as long as this: a file must not ask for any length.
 constexpr int64_t kDefaultContext = int64_t{1} << 18;
 
@@ -179,10 +183,15 @@ Status Engine::fill_in_defaults() {
                 {"number of ranks (tensor_parallel)", o.tensor_parallel, 1, kMaxRanks},
                 {"number of sequences of a step", o.max_seqs, 0, kMaxSeqs},
                 {"number of tokens of a step", o.max_step_tokens, 0, INT32_MAX},
+                {"number of drafts of a sequence", o.max_drafts, 1, kMaxDrafts},
                 {"length of the queue", o.max_queue, 0, INT64_MAX}};
   for (const auto& [name, value, least, limit] : checks) {
     if (value < least || value > limit)
       return invalid_argument("the ", name, " is ", value, ": it must be between ", least, " and ", limit);
+  }
+  if ((o.speculation == Speculation::custom) != (o.proposer != nullptr)) {
+    return invalid_argument("speculation is ", o.proposer == nullptr ? "custom without" : "not custom, but there is",
+                            " a proposer: custom needs one, and no other kind has one");
   }
   if (!(o.rank_seconds >= 0.0))
     return invalid_argument("rank_seconds is ", o.rank_seconds, ": it must be 0 (chosen) or positive");
@@ -285,7 +294,8 @@ Status Engine::make_runner() {
   runner.page_size = o.page_size;
   runner.max_tokens = o.max_step_tokens;
   runner.max_seqs = o.max_seqs;
-  runner.max_logit_rows = std::max(o.max_seqs, kScoreRows);
+  const int64_t max_drafts = o.speculation == Speculation::none ? 0 : std::min(kMaxStepDrafts, o.max_seqs * o.max_drafts);
+  runner.max_logit_rows = std::max(o.max_seqs + max_drafts, kScoreRows);
   runner.fused = o.fused;
   runner.fused_projections = o.fused_projections;
   runner.rounding = o.rounding;
@@ -313,7 +323,15 @@ Status Engine::make_runner() {
   };
   cache.format_key = key_of(k_format()) << 16 | key_of(v_format());
   PROLOGUE_ASSIGN_OR_RETURN(cache_, KvCache::create(cache));
-  scheduler_ = std::make_unique<Scheduler>(*cache_, runner_->rope_sets(), SchedulerLimits{o.max_step_tokens, o.max_seqs});
+  scheduler_ =
+      std::make_unique<Scheduler>(*cache_, runner_->rope_sets(), SchedulerLimits{o.max_step_tokens, o.max_seqs, max_drafts});
+  if (o.speculation != Speculation::none) {
+    const bool on_gpu = execution_.device == Device::cuda;
+    const std::shared_ptr<Proposer> proposer =
+        o.speculation == Speculation::custom ? o.proposer : std::make_shared<PromptLookup>();
+    drafts_ = std::unique_ptr<Drafts>(
+        new Drafts{Speculator(proposer, max_drafts, o.all_drafts, on_gpu ? kRowCostOnGpu : kRowCostOnCpu), {}, {}, {}, {}, {}});
+  }
   return {};
 }
 

@@ -21,6 +21,7 @@
 #include <prologue/engine/parallel_runner.h>
 #include <prologue/engine/request.h>
 #include <prologue/engine/scheduler.h>
+#include <prologue/engine/speculation/proposer.h>
 #include <prologue/engine/tokenizer/tokenizer.h>
 #include <prologue/kernels/base/gpu.h>
 #include <prologue/kvcache/kv_cache.h>
@@ -32,6 +33,9 @@ namespace prologue {
 // (W8A8 with dynamic scales) and there is no such error.
 enum class ActivationQuantization { automatic, as_dtype, fp8 };
 
+// Who proposes drafts (docs/speculation.md). prompt_lookup: PromptLookup. custom: EngineOptions::proposer.
+enum class Speculation { none, prompt_lookup, custom };
+
 struct EngineOptions {
   std::string model_path;        // for load()
   std::optional<Device> device;  // none: a usable GPU if there is one, else the CPU
@@ -42,14 +46,15 @@ struct EngineOptions {
   // matrices is loaded as with false.
   std::optional<bool> keep_quantized;
   ActivationQuantization activations = ActivationQuantization::automatic;
-  KvFormat kv_format = {};  // of the KV cache, with computed scales (computed_format, kv_format_of); unset: dtype
-  KvFormat v_format = {};   // of V in the KV cache; unset: that of K
+  KvFormat kv_format = {};       // of the KV cache, with computed scales (computed_format, kv_format_of); unset: dtype
+  KvFormat v_format = {};        // of V in the KV cache; unset: that of K
   int64_t hadamard_block = 0;    // of the Hadamard transform of Q and K, with which a quantised K loses less; 0 = none
   int64_t v_hadamard_block = 0;  // of that of V, which is undone on attention's output; 0 = none
   // So many ranks share the model, each with a GPU, or on the CPU with a part of the threads (docs/parallel.md). At most kMaxRanks, and what
   // the model's counts of heads and channels allow.
   int64_t tensor_parallel = 1;
-  double rank_seconds = 0.0;  // a rank that the others wait for so long counts as failed, and ends all requests; 0 = 10 on CUDA, 60 on the CPU
+  double rank_seconds =
+      0.0;  // a rank that the others wait for so long counts as failed, and ends all requests; 0 = 10 on CUDA, 60 on the CPU
   int64_t page_size = 16;
   // The most tokens of one sequence, prompt and generated, are limited to this; 0 = the model's limit, up to 262144. At most
   // ModelConfig::longest_context().
@@ -62,9 +67,16 @@ struct EngineOptions {
   bool prefix_cache = true;     // prompts that begin alike use the same pages
   bool cuda_graphs = true;      // decode steps are captured and replayed
   bool overlap = true;          // CUDA: a step is enqueued before the host knows the tokens of the previous one
-  bool batch_invariant = false;  // the bits of a request depend on nothing else: not on the batch, chunks, prefix hits or preemption
-  int32_t num_threads = 0;       // CPU; 0 = all cores
-  bool fused = true;             // run the fused graph
+  // Drafts of the next tokens are verified, several in a step. Sampled tokens are those that come without; bits of logits may differ as they
+  // do between batches. Requests with penalties have no drafts.
+  Speculation speculation = Speculation::none;
+  int64_t max_drafts = kMaxDrafts;     // of a sequence in a step, 1 to kMaxDrafts
+  bool all_drafts = false;             // all drafts are verified; false: as many as pay, by what steps were measured to cost
+  std::shared_ptr<Proposer> proposer;  // for Speculation::custom, which no other engine may use
+  bool batch_invariant =
+      false;                // the bits of a request depend on nothing else: not on the batch, chunks, prefix hits or preemption
+  int32_t num_threads = 0;  // CPU; 0 = all cores
+  bool fused = true;        // run the fused graph
   bool fused_projections = true;  // and on CUDA, in steps of few tokens, five kernels a layer (model_runner.h)
   Rounding rounding =
       Rounding::once;  // of the fused graph: with per_step it matches the unfused graph bit for bit in 16-bit types too
@@ -80,11 +92,13 @@ struct EngineStats {
   int64_t refused = 0;                                   // submissions
   int64_t preemptions = 0;
   int64_t steps = 0;
-  int64_t replayed_steps = 0;   // of them, captured ones
+  int64_t replayed_steps = 0;  // of them, captured ones
   int64_t captured_graphs = 0;
-  int64_t prompt_tokens = 0;    // of requests that began, cached ones included
-  int64_t cached_tokens = 0;    // of these, found in the cache
+  int64_t prompt_tokens = 0;  // of requests that began, cached ones included
+  int64_t cached_tokens = 0;  // of these, found in the cache
   int64_t generated_tokens = 0;
+  int64_t draft_tokens = 0;     // that were verified,
+  int64_t accepted_tokens = 0;  // and of these accepted
   double step_seconds = 0.0;    // in step(),
   double wait_seconds = 0.0;    // of these, waiting for the device
   KvCacheStats kv;
@@ -116,7 +130,7 @@ struct Score {
   std::vector<float> logit_of_token;
   std::vector<double> logprob_of_token;
   std::vector<TokenLogprobs> logprobs;  // if requested
-  double perplexity = 0.0;  // exp of minus the mean log probability
+  double perplexity = 0.0;              // exp of minus the mean log probability
 };
 
 // Requests come in by submit(). Each step runs one token of every sequence that decodes and chunks of prompts (engine/scheduler.h), and
@@ -159,7 +173,7 @@ class Engine {
   // Returns whether x of products of many tokens is quantised (EngineOptions::activations).
   bool quantizes_activations() const { return quantizes_activations_; }
   int64_t weight_bytes() const;  // of all weights, on all ranks
-  KvFormat k_format() const {  // of the KV cache
+  KvFormat k_format() const {    // of the KV cache
     return options_.kv_format.type == DType::unset ? KvFormat{model().dtype, KvScaling::none} : options_.kv_format;
   }
   KvFormat v_format() const { return options_.v_format.type == DType::unset ? k_format() : options_.v_format; }
@@ -206,8 +220,10 @@ class Engine {
  private:
   struct Sample;
   struct Active;  // a request in the engine
+  struct EnqueuedSequence;
   struct EnqueuedStep;
   class StepLock;
+  struct Drafts;
 
   Engine();
   Status check_process() const;
@@ -222,24 +238,30 @@ class Engine {
   Status warm_up();
   Status check_request(const Request& request) const;
   Result<RopePositions> rope_positions_of(const std::vector<int32_t>& positions, int64_t num_prompt, int64_t length,
-                                   int64_t rope_length) const;
+                                          int64_t rope_length) const;
   Result<std::shared_ptr<Active>> make_active(Request request, OutputCallback on_output) const;
   Result<RequestId> submit(Request request, OutputCallback on_output, int64_t max_queue);
 
   void let_others_step() const;
   void take_inbox();
   Result<bool> run_step();
-  Status enqueue(const StepPlan& plan);
+  void read_steps(size_t may_wait);
+  Status propose_drafts();
+  Result<bool> ask_for_drafts();
+  Status enqueue(const StepPlan& plan, std::chrono::steady_clock::time_point begin);
   void begin(Sample& sample, int64_t cached_tokens);
   void leave_queue(Active& active);
   Status fill_batch(const StepPlan& plan);
   Status add_to_batch(SequenceId id, const int32_t* tokens, int64_t first, int64_t count, int64_t num_rows,
                       const RopePositions& rope_positions, const RopeSet& set);
-  Status set_sampling(int64_t index, Sample& sample);
+  SamplingRow sampling_of(const Sample& sample, int64_t position) const;
+  Status set_sampling(int64_t index, Sample& sample, int64_t position);
   Status make_adjustments(Sample& sample);
   Status read_step();
+  void note_cost(const EnqueuedStep& step);
   void process(EnqueuedStep& step, const StepResults& results);
   void process_sequence(const EnqueuedStep& step, size_t index, const StepResults& results);
+  Status take_verified(const EnqueuedSequence& sequence, const StepResults& results);
   void take_token(Sample& sample, size_t row, const StepResults& results);
   void finish(Sample& sample, FinishReason reason, Status status = {});
   void finish_request(Active& active, FinishReason reason, const Status& status);
@@ -259,12 +281,13 @@ class Engine {
 
   EngineOptions options_;
   std::unique_ptr<Ranks> ranks_;
-  Execution execution_;  // of rank 0
+  Execution execution_;        // of rank 0
   std::vector<Model> models_;  // of each rank, its part
   std::unique_ptr<Tokenizer> tokenizer_;
   std::optional<KvCache> cache_;
   std::unique_ptr<ParallelRunner> runner_;
   std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<Drafts> drafts_;  // null without speculation
   int64_t context_length_ = 0;
   double load_seconds_ = 0.0;
   bool quantizes_activations_ = false;
@@ -275,10 +298,11 @@ class Engine {
   std::atomic<std::thread::id> stepper_;
   std::atomic<int> num_step_waiters_ = 0;
   std::unordered_map<RequestId, std::shared_ptr<Active>> active_;
-  std::vector<EnqueuedStep> enqueued_;  // at most two, the older first
+  std::vector<EnqueuedStep> enqueued_;               // at most two, the older first
+  std::chrono::steady_clock::time_point last_read_;  // of a step
   StepBatch batch_;
   std::vector<std::vector<Buffer>> free_adjustments_;  // of each rank
-  EngineStats counts_;  // but for what the parts count themselves
+  EngineStats counts_;                                 // but for what the parts count themselves
 
   // All threads use these, under the mutex.
   mutable std::mutex inbox_;

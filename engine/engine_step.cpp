@@ -47,16 +47,16 @@ Result<bool> Engine::run_step() {
   const EngineClock::time_point start = EngineClock::now();
   take_inbox();
   if (const Status ended = ranks_->status(); !ended.ok()) return end_all(ended);
+  const bool some_enqueued = !enqueued_.empty();
   StepPlan plan;
-  Status status = scheduler_->plan(plan);
+  Status status = drafts_ == nullptr ? Status() : catch_out_of_memory([&] { return propose_drafts(); });
+  if (status.ok()) status = scheduler_->plan(plan);
   const bool planned = status.ok() && !plan.empty();
-  if (planned) status = catch_out_of_memory([&] { return enqueue(plan); });
+  if (planned) status = catch_out_of_memory([&] { return enqueue(plan, start); });
   if (!status.ok()) fail_running(status);
   const size_t may_wait = options_.overlap && planned && status.ok() ? 1 : 0;
-  const bool worked = planned || !enqueued_.empty() || !status.ok();
-  while (enqueued_.size() > may_wait) {
-    if (const Status read = catch_out_of_memory([&] { return read_step(); }); !read.ok()) fail_running(read);
-  }
+  const bool worked = planned || some_enqueued || !status.ok();
+  read_steps(may_wait);
   if (const Status ended = ranks_->status(); !ended.ok()) return end_all(ended);
   if (!worked && scheduler_->num_waiting() > 0) {  // cannot be: every request fits an empty cache
     fail_running(resource_exhausted("the KV cache has no room for a request that should fit"));
@@ -70,10 +70,67 @@ Result<bool> Engine::run_step() {
   return worked;
 }
 
-Status Engine::enqueue(const StepPlan& plan) {
+// Reads the oldest steps, until so many are left.
+void Engine::read_steps(size_t may_wait) {
+  while (enqueued_.size() > may_wait) {
+    if (const Status read = catch_out_of_memory([&] { return read_step(); }); !read.ok()) fail_running(read);
+  }
+}
+
+// Asks for drafts of the sequences that decode. A draft follows a token that is known, so all steps are read before; but if nothing but a
+// lookup is needed, that is first tried with the tokens that are known already, and without a result the next step overlaps this one.
+Status Engine::propose_drafts() {
+  const bool verifies = std::any_of(enqueued_.begin(), enqueued_.end(), [](const EnqueuedStep& step) { return step.verifies; });
+  if (!enqueued_.empty() && !verifies && drafts_->speculator.is_cheap()) {
+    PROLOGUE_ASSIGN_OR_RETURN(const bool found, ask_for_drafts());
+    if (!found) return {};
+  }
+  read_steps(0);
+  return ask_for_drafts().status();
+}
+
+// Returns whether there are some.
+Result<bool> Engine::ask_for_drafts() {
+  Drafts& own = *drafts_;
+  own.decoding.clear();
+  own.sequences.clear();
+  own.histories.clear();
+  own.samples.clear();
+  scheduler_->decoding(own.decoding);
+  for (ScheduledSequence* const each : own.decoding) {
+    auto& sample = static_cast<Sample&>(*each);
+    each->drafts.clear();
+    DraftSequence sequence;
+    sequence.max_drafts = std::min(options_.max_drafts, each->max_length - each->length() - 1);
+    if (sequence.max_drafts < 1 || has_penalties(sample.active.request.sampling)) continue;
+    sequence.id = sample.id();
+    sequence.tokens = each->tokens;
+    sequence.sampling = sampling_of(sample, static_cast<int64_t>(each->tokens.size()));
+    own.sequences.push_back(std::move(sequence));
+    own.histories.push_back(&sample.draft_history);
+    own.samples.push_back(&sample);
+  }
+  if (own.sequences.empty()) return false;
+  PROLOGUE_RETURN_IF_ERROR(own.speculator.propose(own.sequences, own.histories, static_cast<int64_t>(own.decoding.size())));
+  bool found = false;
+  for (size_t s = 0; s < own.sequences.size(); ++s) {
+    Sample& sample = *own.samples[s];
+    for (const int32_t token : own.sequences[s].drafts) {
+      if (token >= 0 && token < config().vocab_size) continue;
+      return invalid_argument("a proposer has the draft ", token, ": the vocabulary has ids 0 to ", config().vocab_size - 1);
+    }
+    sample.drafts = std::move(own.sequences[s].drafts);
+    sample.draft_evidence = own.sequences[s].evidence;
+    found = found || !sample.drafts.empty();
+  }
+  return found;
+}
+
+Status Engine::enqueue(const StepPlan& plan, EngineClock::time_point begin) {
   PROLOGUE_RETURN_IF_ERROR(runner_->copy_pages(cache_->copies()));
   cache_->clear_copies();
   EnqueuedStep step;
+  step.begin = begin;
   int64_t top_logprobs = -1, max_seq_len = 0;
   step.sequences.reserve(plan.sequences.size());
   step.rows.reserve(plan.rows.size());
@@ -81,7 +138,9 @@ Status Engine::enqueue(const StepPlan& plan) {
     auto& sample = static_cast<Sample&>(*planned.sequence);
     max_seq_len = std::max(max_seq_len, planned.first + planned.count);
     step.sequences.push_back({active_.at(sample.active.id), &sample, planned.first + planned.count,
-                              static_cast<size_t>(planned.first_row), static_cast<size_t>(planned.num_rows)});
+                              static_cast<size_t>(planned.first_row), static_cast<size_t>(planned.num_rows), planned.verifies});
+    step.verifies = step.verifies || planned.verifies;
+    step.only_decodes = step.only_decodes && planned.count == (planned.verifies ? planned.num_rows : 1);
   }
   for (ScheduledSequence* const sequence : plan.rows) {
     auto& sample = static_cast<Sample&>(*sequence);
@@ -121,17 +180,27 @@ Status Engine::fill_batch(const StepPlan& plan) {
     auto& sample = static_cast<Sample&>(*planned.sequence);
     begin(sample, planned.first);
     constexpr int32_t kUnknown = 0;
-    const int32_t* const tokens = planned.token_is_known ? sample.tokens.data() + planned.first : &kUnknown;
+    const int32_t* tokens = planned.token_is_known ? sample.tokens.data() + planned.first : &kUnknown;
+    if (planned.verifies) {
+      std::vector<int32_t>& verified = drafts_->tokens;
+      verified.assign(1, sample.tokens.back());
+      verified.insert(verified.end(), sample.drafts.begin(), sample.drafts.end());
+      tokens = verified.data();
+    }
     const int64_t token = batch_.num_tokens() + planned.count - 1;
     PROLOGUE_RETURN_IF_ERROR(add_to_batch(sample.cache_id, tokens, planned.first, planned.count,
-                                          std::min<int64_t>(planned.num_rows, 1), sample.active.rope, *sample.rope_set));
+                                          planned.verifies ? planned.num_rows : std::min<int64_t>(planned.num_rows, 1),
+                                          sample.active.rope, *sample.rope_set));
     if (!planned.token_is_known) batch_.set_token_from(token, planned.from_row);
-    for (int64_t r = 1; r < planned.num_rows; ++r) batch_.add_logit_row(token);
+    for (int64_t r = 1; r < planned.num_rows && !planned.verifies; ++r) batch_.add_logit_row(token);
   }
-  for (size_t r = 0; r < plan.rows.size(); ++r) {
-    auto& sample = static_cast<Sample&>(*plan.rows[r]);
-    begin(sample, sample.num_prompt);  // one that starts from the prompt of another
-    PROLOGUE_RETURN_IF_ERROR(set_sampling(static_cast<int64_t>(r), sample));
+  for (const PlannedSequence& planned : plan.sequences) {
+    for (int64_t i = 0; i < planned.num_rows; ++i) {
+      const int64_t row = planned.first_row + i;
+      auto& sample = static_cast<Sample&>(*plan.rows[static_cast<size_t>(row)]);
+      begin(sample, sample.num_prompt);  // one that starts from the prompt of another
+      PROLOGUE_RETURN_IF_ERROR(set_sampling(row, sample, planned.first + (planned.verifies ? i + 1 : planned.count)));
+    }
   }
   return {};
 }
@@ -154,7 +223,8 @@ Status Engine::add_to_batch(SequenceId id, const int32_t* tokens, int64_t first,
   return {};
 }
 
-Status Engine::set_sampling(int64_t index, Sample& sample) {
+// Says how the token at `position` is sampled, but for counts and biases.
+SamplingRow Engine::sampling_of(const Sample& sample, int64_t position) const {
   const SamplingOptions& options = sample.active.request.sampling;
   SamplingRow row;
   row.temperature = options.temperature;
@@ -162,10 +232,16 @@ Status Engine::set_sampling(int64_t index, Sample& sample) {
   row.top_p = options.top_p;
   row.min_p = options.min_p;
   row.seed = options.seed + static_cast<uint64_t>(sample.number);
-  row.position = sample.length() - 1;  // the token that is sampled counts already
+  row.position = position;
   row.repetition_penalty = options.repetition_penalty;
   row.presence_penalty = options.presence_penalty;
   row.frequency_penalty = options.frequency_penalty;
+  return row;
+}
+
+Status Engine::set_sampling(int64_t index, Sample& sample, int64_t position) {
+  const SamplingOptions& options = sample.active.request.sampling;
+  SamplingRow row = sampling_of(sample, position);
   if (!has_penalties(options) && options.logit_bias.empty()) {
     batch_.set_sampling(index, row);
     return {};
@@ -214,7 +290,16 @@ Status Engine::read_step() {
   PROLOGUE_ASSIGN_OR_RETURN(const StepResults results, runner_->read());
   counts_.wait_seconds += seconds_between(start, EngineClock::now());
   process(step, results);
+  note_cost(step);
   return {};
+}
+
+// A step that overlaps the one before it takes from the end of that to its own.
+void Engine::note_cost(const EnqueuedStep& step) {
+  const EngineClock::time_point begin = std::max(step.begin, last_read_);
+  last_read_ = EngineClock::now();
+  if (drafts_ == nullptr || !step.only_decodes) return;
+  drafts_->speculator.costs().add(static_cast<int64_t>(step.rows.size()), step.verifies, seconds_between(begin, last_read_));
 }
 
 void Engine::process(EnqueuedStep& step, const StepResults& results) {
@@ -230,7 +315,7 @@ void Engine::process(EnqueuedStep& step, const StepResults& results) {
 }
 
 void Engine::process_sequence(const EnqueuedStep& step, size_t index, const StepResults& results) {
-  const EnqueuedStep::Sequence& sequence = step.sequences[index];
+  const EnqueuedSequence& sequence = step.sequences[index];
   Sample& sample = *sequence.sample;
   if (const auto code = static_cast<FaultCode>(results.seq_faults[index]); code != FaultCode::none) {
     finish_request(*sequence.active, FinishReason::error,
@@ -243,12 +328,33 @@ void Engine::process_sequence(const EnqueuedStep& step, size_t index, const Step
     const bool sound = std::all_of(faults, faults + sequence.num_rows, [](uint8_t code) { return code == 0; });
     if (sound && !sample.ended) PROLOGUE_RETURN_IF_ERROR(scheduler_->share(sample, sequence.num_computed));
     if (sequence.num_rows == 0 && !sample.ended) deliver(sample, {}, 0, false);  // the prompt goes on
+    if (sequence.verifies) return take_verified(sequence, results);
     for (size_t r = sequence.first_row; r < sequence.first_row + sequence.num_rows; ++r) {
       if (!step.rows[r]->ended) take_token(*step.rows[r], r, results);
     }
     return {};
   });
   if (!status.ok()) finish_request(*sequence.active, FinishReason::error, status);
+}
+
+// Takes the sampled tokens as long as the drafts before them are accepted: a row is sampled as if its draft were the text.
+Status Engine::take_verified(const EnqueuedSequence& sequence, const StepResults& results) {
+  Sample& sample = *sequence.sample;
+  if (sample.ended) return {};
+  const auto num_drafts = static_cast<int64_t>(sample.drafts.size());
+  int64_t accepted = 0;
+  while (accepted < num_drafts &&
+         results.tokens[sequence.first_row + static_cast<size_t>(accepted)] == sample.drafts[static_cast<size_t>(accepted)]) {
+    ++accepted;
+  }
+  sample.draft_history.add(sample.draft_evidence, num_drafts, accepted);
+  sample.completion.draft_tokens += num_drafts;
+  sample.completion.accepted_tokens += accepted;
+  counts_.draft_tokens += num_drafts;
+  counts_.accepted_tokens += accepted;
+  for (int64_t i = 0; i <= accepted && !sample.ended; ++i)
+    take_token(sample, sequence.first_row + static_cast<size_t>(i), results);
+  return sample.ended ? Status() : scheduler_->end_drafts(sample);
 }
 
 void Engine::take_token(Sample& sample, size_t row, const StepResults& results) {
@@ -312,6 +418,7 @@ void Engine::finish(Sample& sample, FinishReason reason, Status status) {
   });
   if (sample.text.stopped() && reason != FinishReason::error) completion.finish_reason = FinishReason::stop;
   scheduler_->remove(sample);
+  if (drafts_ != nullptr) drafts_->speculator.forget(sample.id());
   (void)catch_out_of_memory([&]() -> Status {
     if (!sample.adjustments.empty()) free_adjustments_.push_back(std::move(sample.adjustments));
     sample.adjustments.clear();

@@ -17,7 +17,8 @@ namespace prologue {
 namespace {
 
 constexpr int64_t kFirstLengthBucket = 256;  // each of the next ones is twice as long
-constexpr int64_t kFewSeqs = 8;              // up to here every number of sequences has a bucket of its own, a power of two
+constexpr int64_t kFew = 8;                  // up to here the buckets of sequences and tokens are powers of two
+constexpr int64_t kMaxCapturedSeqlen = 16;   // tokens of a sequence in a captured step
 
 // Whether the step has one token and one row of logits for each sequence.
 bool decodes(const StepInputs& step) {
@@ -25,10 +26,10 @@ bool decodes(const StepInputs& step) {
          step.num_seqs > 0;
 }
 
-// Decode steps are captured for 1, 2, 4, 8, 16, 24, 32, ... sequences.
-int64_t sequence_bucket(int64_t num_seqs) {
-  if (num_seqs <= kFewSeqs) return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(num_seqs)));
-  return round_up(num_seqs, kFewSeqs);
+// Steps are captured for 1, 2, 4, 8, 16, 24, 32, ... sequences, and as many tokens.
+int64_t bucket_of(int64_t count) {
+  if (count <= kFew) return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(count)));
+  return round_up(count, kFew);
 }
 
 bool is_float8(const PackedWeight& weight) {
@@ -139,8 +140,7 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::make(const Model& model, const
   sizes.num_position_axes = model.num_position_axes;
   sizes.num_groups = static_cast<int64_t>(runner->groups_.windows.size());
   PROLOGUE_ASSIGN_OR_RETURN(runner->prompt_arrays_, StepBuffers::create(sizes, execution.device));
-  sizes.max_tokens = sizes.max_seqs = sizes.max_logit_rows =
-      std::min({limits.max_seqs, limits.max_tokens, limits.max_logit_rows});
+  sizes.max_tokens = sizes.max_logit_rows = std::min(limits.max_tokens, limits.max_logit_rows);
   PROLOGUE_ASSIGN_OR_RETURN(runner->decode_arrays_, StepBuffers::create(sizes, execution.device));
   return runner;
 }
@@ -252,9 +252,16 @@ Status ModelRunner::run_step(const StepBatch& batch, int64_t top_logprobs) {
   for (RopeSet& set : rope_sets_.sets()) PROLOGUE_RETURN_IF_ERROR(fill_rope_set(set));
   const bool one_each = batch.num_decode_seqs() == batch.num_seqs() && batch.num_seqs() == batch.num_tokens() &&
                         batch.num_seqs() == batch.num_logit_rows() && batch.num_seqs() > 0;
-  const int64_t pad_to = one_each && capture_ ? std::min(sequence_bucket(batch.num_seqs()), limits().max_seqs) : 0;
-  PROLOGUE_ASSIGN_OR_RETURN(const StepInputs step,
-                            (one_each ? decode_arrays_ : prompt_arrays_).upload(batch, execution_, pad_to, model_.shard.rank));
+  const bool captures = capture_ && (one_each || verifies(batch));
+  StepPadding padding;
+  if (captures) {
+    padding.num_seqs = std::min(bucket_of(batch.num_seqs()), limits().max_seqs);
+    padding.num_tokens = std::min({bucket_of(batch.num_tokens()), limits().max_tokens, limits().max_logit_rows});
+    padding.max_seqlen_q = bucket_of(batch.max_seqlen_q());
+    if (one_each) padding.num_seqs = padding.num_tokens = std::min(padding.num_seqs, padding.num_tokens);
+  }
+  StepBuffers& arrays = one_each || captures ? decode_arrays_ : prompt_arrays_;
+  PROLOGUE_ASSIGN_OR_RETURN(const StepInputs step, arrays.upload(batch, execution_, padding, model_.shard.rank));
   if (batch.has_tokens_from()) {
     TakeTokensParams params;
     params.num_tokens = batch.num_tokens();
@@ -265,9 +272,15 @@ Status ModelRunner::run_step(const StepBatch& batch, int64_t top_logprobs) {
     PROLOGUE_RETURN_IF_ERROR(take_tokens(params, execution_));
   }
   last_num_seqs_ = batch.num_seqs();
-  PROLOGUE_RETURN_IF_ERROR(run(step, top_logprobs));
+  PROLOGUE_RETURN_IF_ERROR(run(step, captures, top_logprobs));
   last_decodes_ = one_each;
   return {};
+}
+
+// Whether every token has a row of logits: the sequences have drafts, or some have.
+bool ModelRunner::verifies(const StepBatch& batch) const {
+  return batch.num_tokens() == batch.num_logit_rows() && batch.num_tokens() > 0 && batch.max_seqlen_q() <= kMaxCapturedSeqlen &&
+         batch.num_tokens() <= limits().max_logit_rows;
 }
 
 Status ModelRunner::enqueue_next(int64_t max_seq_len, int64_t top_logprobs) {
@@ -276,15 +289,15 @@ Status ModelRunner::enqueue_next(int64_t max_seq_len, int64_t top_logprobs) {
     return invalid_argument("runner: the last step was not a decode step, so none follows it");
   StepInputs step = last_;
   step.max_seq_len = max_seq_len;
-  PROLOGUE_RETURN_IF_ERROR(catch_out_of_memory([&] { return run(step, top_logprobs); }));
+  PROLOGUE_RETURN_IF_ERROR(catch_out_of_memory([&] { return run(step, capture_, top_logprobs); }));
   last_decodes_ = true;
   return {};
 }
 
 // Every decode step ends with the inputs of the next one.
-Status ModelRunner::run(StepInputs step, int64_t top_logprobs) {
+Status ModelRunner::run(StepInputs step, bool captures, int64_t top_logprobs) {
   last_ = step;
-  if (decodes(step) && capture_) {
+  if (captures) {
     step.max_seq_len = length_bucket(step.max_seq_len);
     PROLOGUE_RETURN_IF_ERROR(replay(step));
   } else {
@@ -301,7 +314,7 @@ int64_t ModelRunner::length_bucket(int64_t length) const {
 
 // The first step of a size runs as it is, so that whatever is loaded or chosen at first use is there when the second one is captured.
 Status ModelRunner::replay(const StepInputs& step) {
-  const auto [found, is_new] = captured_.try_emplace({step.num_seqs, step.max_seq_len});
+  const auto [found, is_new] = captured_.try_emplace({step.num_seqs, step.num_tokens, step.max_seqlen_q, step.max_seq_len});
   if (is_new) return enqueue_graph(step);
   if (!found->second) {
     PROLOGUE_ASSIGN_OR_RETURN(found->second, CapturedGraph::capture(execution_, [&] { return enqueue_graph(step); }));

@@ -6,8 +6,9 @@
 //   enqueue_next()    the same decode batch one token further: the device has written the arrays itself
 //   read()            waits for the oldest step that was not read yet
 //
-// On CUDA a decode step is captured when its size comes for the second time, and replayed from then on. Sizes are buckets of sequences
-// and of lengths: the arrays of the rows between the batch and its bucket are padding.
+// On CUDA a step in which every token has a row of logits (decoding, with drafts or without) is captured when its size comes for the second
+// time, and replayed from then on. Sizes are buckets of sequences, of tokens and of lengths: what is between the batch and its bucket is
+// padding.
 #pragma once
 
 #include <array>
@@ -35,8 +36,8 @@ struct RunnerConfig {
   int64_t page_size = 16;
   int64_t num_pages = 1;                // of each layer group,
   std::vector<int64_t> pages_of_group;  // or these (layer_groups); empty: num_pages
-  int64_t max_seq_len = 0;   // of one sequence; 0 = one sequence may use the whole cache
-  int64_t max_tokens = 512;  // of one step
+  int64_t max_seq_len = 0;              // of one sequence; 0 = one sequence may use the whole cache
+  int64_t max_tokens = 512;             // of one step
   int64_t max_seqs = 1;
   int64_t max_logit_rows = 1;
   bool fused = true;
@@ -158,7 +159,8 @@ class ModelRunner {
   Status make_rope_rows(int64_t context, int64_t max_seqs);
   Status check_room() const;
   Status run_step(const StepBatch& batch, int64_t top_logprobs);
-  Status run(StepInputs step, int64_t top_logprobs);
+  Status run(StepInputs step, bool captures, int64_t top_logprobs);
+  bool verifies(const StepBatch& batch) const;
   Status enqueue_graph(const StepInputs& step);
   Status replay(const StepInputs& step);
   Status send_results(const StepInputs& step, int64_t top_logprobs);
@@ -193,8 +195,8 @@ class ModelRunner {
   int64_t next_ = 0;  // of pending_, to be enqueued
   int64_t num_enqueued_ = 0;
   uint64_t num_faults_ = 0;  // of all steps that were read
-  // By bucket of sequences and of lengths; empty: it has run once.
-  std::map<std::pair<int64_t, int64_t>, CapturedGraph> captured_;
+  // By bucket of sequences, tokens, tokens of a sequence and lengths; empty: it has run once.
+  std::map<std::array<int64_t, 4>, CapturedGraph> captured_;
   int64_t num_replayed_ = 0;
   Profile profile_;
 };

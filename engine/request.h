@@ -63,19 +63,21 @@ const char* finish_reason_name(FinishReason reason);  // the enumerator's name
 
 // This is the log softmax of the model's logits, before temperature, penalties, bias and filters.
 struct TokenLogprobs {
-  float logprob = 0.0f;                           // of the token that was chosen
-  std::vector<std::pair<int32_t, float>> top;     // the most likely tokens, in order, each with its log probability
+  float logprob = 0.0f;                        // of the token that was chosen
+  std::vector<std::pair<int32_t, float>> top;  // the most likely tokens, in order, each with its log probability
 };
 
 // Holds one sample of a request.
 struct Completion {
   Status status;
-  std::vector<int32_t> tokens;  // without the end token
-  std::string text;             // valid UTF-8; without the stop text
+  std::vector<int32_t> tokens;          // without the end token
+  std::string text;                     // valid UTF-8; without the stop text
   std::vector<TokenLogprobs> logprobs;  // of `tokens`, if requested
   FinishReason finish_reason = FinishReason::cancelled;
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;    // of the prompt, found in the cache
+  int64_t draft_tokens = 0;     // that were verified (EngineOptions::speculation),
+  int64_t accepted_tokens = 0;  // and of these accepted
   int64_t num_preemptions = 0;  // how often its pages were taken away and computed again
   // These are its own times: from the submission until its first step, from there to its first token, and from there to its last token.
   double queue_seconds = 0.0;
@@ -90,8 +92,8 @@ struct Output {
   std::span<const int32_t> tokens;  // new ones
   std::string_view text;            // new whole characters; text that may be the beginning of a stop text is held back
   std::span<const TokenLogprobs> logprobs;
-  int64_t prefilled = 0;            // prompt tokens that are in the cache by now,
-  int64_t prompt_tokens = 0;        // of so many
+  int64_t prefilled = 0;                   // prompt tokens that are in the cache by now,
+  int64_t prompt_tokens = 0;               // of so many
   const Completion* completion = nullptr;  // after the last token; then no call for this sample follows
 };
 

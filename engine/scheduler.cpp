@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 
 #include <prologue/engine/scheduler.h>
 #include <prologue/kernels/base/out_of_memory.h>
@@ -64,6 +65,7 @@ void Scheduler::preempt(ScheduledSequence& sequence) {
   stop(sequence);
   give_back(sequence);
   sequence.num_computed = 0;
+  sequence.drafts.clear();
   ++sequence.num_preemptions;
   ++num_preemptions_;
 }
@@ -71,6 +73,14 @@ void Scheduler::preempt(ScheduledSequence& sequence) {
 void Scheduler::take_token(ScheduledSequence& sequence, int32_t token) {
   --sequence.num_pending;
   sequence.tokens.push_back(token);
+}
+
+Status Scheduler::end_drafts(ScheduledSequence& sequence) {
+  sequence.drafts.clear();
+  sequence.num_pending = 0;
+  if (sequence.cache_id == ScheduledSequence::kNoSequence) return {};
+  sequence.num_computed = static_cast<int64_t>(sequence.tokens.size()) - 1;
+  return cache_->truncate(sequence.cache_id, sequence.num_computed);
 }
 
 Status Scheduler::share(ScheduledSequence& sequence, int64_t num_tokens) {
@@ -117,9 +127,14 @@ Status Scheduler::add_chunk(StepPlan& plan, ScheduledSequence& sequence, int64_t
   planned.token_is_known = sequence.num_pending == 0;
   if (count == 1 && sequence.sampled_by == plan_number_ - 1) planned.from_row = sequence.row;
   const bool samples = sequence.num_computed + count == sequence.length();
+  planned.verifies = !sequence.drafts.empty();
   sequence.num_computed += count;
   budget_ -= count;
-  if (samples) {
+  if (planned.verifies) {
+    planned.first_row = static_cast<int64_t>(plan.rows.size());
+    planned.num_rows = count;
+    plan.rows.insert(plan.rows.end(), static_cast<size_t>(count), &sequence);
+  } else if (samples) {
     planned.first_row = static_cast<int64_t>(plan.rows.size());
     plan.rows.push_back(&sequence);
     PROLOGUE_RETURN_IF_ERROR(start_siblings(plan, sequence));
@@ -157,13 +172,27 @@ Status Scheduler::start_siblings(StepPlan& plan, ScheduledSequence& sequence) {
   return {};
 }
 
-// Plans one token of every running sequence whose prompt is computed.
+// Whether its prompt is computed, and it needs a further step.
+bool Scheduler::decodes(const ScheduledSequence& sequence) {
+  return sequence.length() < sequence.max_length && sequence.length() - sequence.num_computed == 1;
+}
+
+void Scheduler::decoding(std::vector<ScheduledSequence*>& sequences) const {
+  std::copy_if(running_.begin(), running_.end(), std::back_inserter(sequences), [](const auto* each) { return decodes(*each); });
+}
+
+// Plans one token of every running sequence whose prompt is computed, and its drafts. Those never take a page that another sequence needs.
 Status Scheduler::plan_decodes(StepPlan& plan) {
   for (size_t i = 0; i < running_.size(); ++i) {
     ScheduledSequence& sequence = *running_[i];
-    if (sequence.length() >= sequence.max_length || sequence.length() - sequence.num_computed != 1) continue;
-    PROLOGUE_ASSIGN_OR_RETURN(const bool has_room, make_room(sequence, 1));
-    if (has_room) PROLOGUE_RETURN_IF_ERROR(add_chunk(plan, sequence, 1));
+    if (!decodes(sequence)) continue;
+    const int64_t most = has_plenty() ? std::min(draft_budget_, sequence.max_length - sequence.length() - 1) : 0;
+    sequence.drafts.resize(std::min(sequence.drafts.size(), static_cast<size_t>(most)));
+    const auto num_drafts = static_cast<int64_t>(sequence.drafts.size());
+    PROLOGUE_ASSIGN_OR_RETURN(const bool has_room, make_room(sequence, 1 + num_drafts));
+    if (!has_room) continue;
+    draft_budget_ -= num_drafts;
+    PROLOGUE_RETURN_IF_ERROR(add_chunk(plan, sequence, 1 + num_drafts));
   }
   return {};
 }
@@ -231,10 +260,11 @@ Status Scheduler::plan_prompts(StepPlan& plan) {
   return {};
 }
 
-// Puts sequences of one token first (decoding rows take the kernels for them), and numbers the rows in that order.
+// Puts sequences of one token first (decoding rows take the kernels for them), then those with drafts, and numbers the rows in that order.
 void Scheduler::finish(StepPlan& plan) {
-  std::stable_partition(plan.sequences.begin(), plan.sequences.end(),
-                        [](const PlannedSequence& each) { return each.count == 1; });
+  const auto others = std::stable_partition(plan.sequences.begin(), plan.sequences.end(),
+                                            [](const PlannedSequence& each) { return each.count == 1; });
+  std::stable_partition(others, plan.sequences.end(), [](const PlannedSequence& each) { return each.verifies; });
   const auto num_sequences = static_cast<int64_t>(plan.sequences.size());
   std::vector<ScheduledSequence*> rows;
   rows.reserve(plan.rows.size());
@@ -263,6 +293,7 @@ Status Scheduler::plan(StepPlan& plan) {
     ++plan_number_;
     tables_changed_ = false;
     budget_ = limits_.max_step_tokens;
+    draft_budget_ = std::min(limits_.max_drafts, limits_.max_step_tokens - num_running());
     make_way();
     PROLOGUE_RETURN_IF_ERROR(plan_decodes(plan));
     PROLOGUE_RETURN_IF_ERROR(plan_prompts(plan));

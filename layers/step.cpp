@@ -262,7 +262,7 @@ StepInputs StepBuffers::arrays_at(void* base) const {
   return step;
 }
 
-Status StepBuffers::check_fits(const StepBatch& batch, int64_t pad_to) const {
+Status StepBuffers::check_fits(const StepBatch& batch, const StepPadding& padding) const {
   PROLOGUE_RETURN_IF_ERROR(batch.status());
   if (batch.num_tokens() > sizes_.max_tokens || batch.num_seqs() > sizes_.max_seqs) {
     return invalid_argument("the step has ", batch.num_tokens(), " tokens of ", batch.num_seqs(), " sequences: its buffers hold ",
@@ -282,9 +282,11 @@ Status StepBuffers::check_fits(const StepBatch& batch, int64_t pad_to) const {
     return invalid_argument("a sequence of the step has ", batch.max_pages_, " pages: its buffers hold ",
                             sizes_.max_pages_per_seq, " a sequence");
   }
-  if (pad_to < 0 || pad_to > std::min({sizes_.max_tokens, sizes_.max_seqs, sizes_.max_logit_rows})) {
-    return invalid_argument("the step is padded to ", pad_to, ": its buffers hold ", sizes_.max_tokens, " tokens of ",
-                            sizes_.max_seqs, " sequences and ", sizes_.max_logit_rows, " rows of logits");
+  if (padding.num_tokens < 0 || padding.num_tokens > std::min(sizes_.max_tokens, sizes_.max_logit_rows) || padding.num_seqs < 0 ||
+      padding.num_seqs > sizes_.max_seqs || padding.max_seqlen_q < 0 || padding.max_seqlen_q > INT32_MAX) {
+    return invalid_argument("the step is padded to ", padding.num_tokens, " tokens of ", padding.num_seqs, " sequences of up to ",
+                            padding.max_seqlen_q, ": its buffers hold ", sizes_.max_tokens, " tokens of ", sizes_.max_seqs,
+                            " sequences and ", sizes_.max_logit_rows, " rows of logits");
   }
   return {};
 }
@@ -324,14 +326,17 @@ void StepBuffers::fill(const StepBatch& batch, const StepInputs& host, int64_t r
   }
 }
 
-Result<StepInputs> StepBuffers::upload(const StepBatch& batch, const Execution& execution, int64_t pad_to, int64_t rank) {
-  PROLOGUE_RETURN_IF_ERROR(check_fits(batch, pad_to));
+Result<StepInputs> StepBuffers::upload(const StepBatch& batch, const Execution& execution, const StepPadding& padding,
+                                       int64_t rank) {
+  PROLOGUE_RETURN_IF_ERROR(check_fits(batch, padding));
   const auto set_counts = [&](StepInputs& step) {
-    step.num_tokens = std::max(batch.num_tokens(), pad_to);
-    step.num_seqs = std::max(batch.num_seqs(), pad_to);
-    step.num_logit_rows = std::max(batch.num_logit_rows(), pad_to);
-    step.num_decode_seqs = batch.num_decode_seqs() == batch.num_seqs() ? step.num_seqs : batch.num_decode_seqs();
-    step.max_seqlen_q = batch.max_seqlen_q_;
+    step.num_tokens = std::max(batch.num_tokens(), padding.num_tokens);
+    step.num_seqs = std::max(batch.num_seqs(), padding.num_seqs);
+    step.num_logit_rows = std::max(batch.num_logit_rows(), padding.num_tokens);
+    const bool all_decode = batch.num_decode_seqs() == batch.num_seqs();
+    // Of a padded step it must not depend on the batch.
+    step.num_decode_seqs = all_decode ? step.num_seqs : padding.max_seqlen_q > 0 ? 0 : batch.num_decode_seqs();
+    step.max_seqlen_q = std::max(batch.max_seqlen_q_, padding.max_seqlen_q);
     step.max_seq_len = batch.max_seq_len_;
     step.num_position_axes = static_cast<int64_t>(batch.positions_.size());
   };

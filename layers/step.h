@@ -62,8 +62,8 @@ enum class StepCount : int32_t {
 
 struct StepMember {
   const char* name;
-  int32_t offset;  // in StepInputs, in bytes; every member has 8
-  DType type;      // of the elements of an array
+  int32_t offset;         // in StepInputs, in bytes; every member has 8
+  DType type;             // of the elements of an array
   bool by_group = false;  // one for each layer group, the next 8 bytes further
 };
 PROLOGUE_API StepMember step_member(StepArray array);
@@ -108,6 +108,7 @@ class PROLOGUE_API StepBatch {
   int64_t num_seqs() const { return static_cast<int64_t>(seq_lens_.size()); }
   int64_t num_decode_seqs() const { return num_decode_seqs_; }  // sequences before the first one of more than one token
   int64_t num_logit_rows() const { return static_cast<int64_t>(logit_rows_.size()); }
+  int64_t max_seqlen_q() const { return max_seqlen_q_; }
   int64_t max_seq_len() const { return max_seq_len_; }
   bool has_tokens_from() const { return has_tokens_from_; }
   const Status& status() const { return status_; }
@@ -152,6 +153,13 @@ struct StepSizes {
   int64_t num_groups = 1;
 };
 
+// A step is padded up to these counts; what is smaller than the step's own changes nothing.
+struct StepPadding {
+  int64_t num_tokens = 0;  // and rows of logits, of a step in which every token has one
+  int64_t num_seqs = 0;
+  int64_t max_seqlen_q = 0;
+};
+
 // Owns the device arrays: one buffer in which every array has a fixed address, for the largest step. One copy per step fills it.
 class PROLOGUE_API StepBuffers {
  public:
@@ -162,9 +170,10 @@ class PROLOGUE_API StepBuffers {
 
   // Copies in stream order, after waiting for the copy of the previous upload. The StepInputs are valid until the next upload. A CUDA
   // graph may capture it (StagingBuffer in kernels/base/memory.h). Tokens, sequences and rows of logits beyond those of the batch are
-  // padding, up to `pad_to` of each: token 0, position -1, slot -1, an empty sequence, a greedy row. rank: whose arrays the rows that are
+  // padding: token 0, position -1, slot -1, an empty sequence, a greedy row of the first token. rank: whose arrays the rows that are
   // sampled have. Errors: those of the batch; invalid_argument: the batch or the padding is larger than these buffers.
-  Result<StepInputs> upload(const StepBatch& batch, const Execution& execution, int64_t pad_to = 0, int64_t rank = 0);
+  Result<StepInputs> upload(const StepBatch& batch, const Execution& execution, const StepPadding& padding = {},
+                            int64_t rank = 0);
 
  private:
   // Where the arrays begin, in bytes.
@@ -172,7 +181,7 @@ class PROLOGUE_API StepBuffers {
     int64_t token_ids, token_from, positions, slot_mapping, cu_seqlens_q, seq_lens, logit_rows, sampling_rows, block_tables, end;
   };
   static Offsets lay_out(const StepSizes& sizes);
-  Status check_fits(const StepBatch& batch, int64_t pad_to) const;
+  Status check_fits(const StepBatch& batch, const StepPadding& padding) const;
   void fill(const StepBatch& batch, const StepInputs& host, int64_t rank) const;
   // Returns the arrays in memory that begins at `base`.
   StepInputs arrays_at(void* base) const;

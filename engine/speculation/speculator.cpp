@@ -1,0 +1,124 @@
+#include <prologue/engine/speculation/speculator.h>
+
+#include <algorithm>
+
+#include <prologue/kernels/base/divide_up.h>
+#include <prologue/kernels/base/out_of_memory.h>
+
+namespace prologue {
+
+namespace {
+
+// What is assumed of a sequence before its drafts were tried, as if that had been seen in so many drafts.
+constexpr double kAssumed[kDraftEvidence] = {0.3, 0.5, 0.7, 0.85};
+constexpr double kAssumedDrafts = 4.0;
+constexpr double kKept = 0.9;  // of older counts, at each step
+
+constexpr int64_t kFewRows = 16;     // up to here every number of rows is measured for itself, then eight together
+constexpr int64_t kFirstSteps = 2;   // of a size, which are not measured
+constexpr int64_t kForgotten = 512;  // steps after which a measurement says nothing any more
+constexpr double kNew = 0.2;         // weight of a new measurement
+constexpr double kMostOfOld =
+    2.0;  // a step that took longer than that, as a multiple of what is known, was disturbed: it counts as that
+
+int64_t bucket_of(int64_t num_rows) { return num_rows <= kFewRows ? num_rows : round_up(num_rows, 8); }
+
+}  // namespace
+
+double DraftHistory::acceptance(int32_t evidence) const {
+  const Count& count = counts[static_cast<size_t>(evidence)];
+  return (count.accepted + kAssumed[evidence] * kAssumedDrafts) / (count.tried + kAssumedDrafts);
+}
+
+void DraftHistory::add(int32_t evidence, int64_t num_drafts, int64_t num_accepted) {
+  Count& count = counts[static_cast<size_t>(evidence)];
+  count.tried = count.tried * kKept + static_cast<double>(std::min(num_accepted + 1, num_drafts));
+  count.accepted = count.accepted * kKept + static_cast<double>(num_accepted);
+}
+
+void StepCosts::add(int64_t num_rows, bool verifies, double seconds) {
+  Cost& cost = costs_[verifies ? 1 : 0][bucket_of(num_rows)];
+  ++num_steps_;
+  if (num_steps_ - cost.last > kForgotten) cost.num_steps = std::min(cost.num_steps, kFirstSteps);
+  cost.last = num_steps_;
+  if (++cost.num_steps <= kFirstSteps) return;
+  cost.seconds = cost.num_steps == kFirstSteps + 1
+                     ? seconds
+                     : cost.seconds + kNew * (std::min(seconds, kMostOfOld * cost.seconds) - cost.seconds);
+}
+
+bool StepCosts::is_known(const Cost& cost) const { return cost.num_steps > kFirstSteps && num_steps_ - cost.last <= kForgotten; }
+
+bool StepCosts::knows(int64_t num_rows, bool verifies) const {
+  const Costs& costs = costs_[verifies ? 1 : 0];
+  const auto found = costs.find(bucket_of(num_rows));
+  return found != costs.end() && is_known(found->second);
+}
+
+// Takes what was measured with the next smaller and the next larger number of rows.
+double StepCosts::between(const Costs& costs, int64_t num_rows) const {
+  const std::pair<const int64_t, Cost>*below = nullptr, *above = nullptr;
+  for (const auto& each : costs) {
+    if (!is_known(each.second)) continue;
+    if (each.first <= num_rows) below = &each;
+    if (each.first >= num_rows && above == nullptr) above = &each;
+  }
+  if (below == nullptr && above == nullptr) return 0.0;
+  if (below == nullptr) return above->second.seconds;
+  const double seconds = below->second.seconds;
+  const auto more_rows = static_cast<double>(num_rows - below->first);
+  if (above == nullptr) return seconds * (1.0 + cost_of_row_ * more_rows);
+  if (above->first == below->first) return seconds;
+  return seconds + (above->second.seconds - seconds) * more_rows / static_cast<double>(above->first - below->first);
+}
+
+double StepCosts::seconds(int64_t num_rows, bool verifies) const {
+  const double own = between(costs_[verifies ? 1 : 0], bucket_of(num_rows));
+  return own > 0.0 ? own : between(costs_[verifies ? 0 : 1], bucket_of(num_rows));
+}
+
+Status Speculator::propose(std::span<DraftSequence> sequences, std::span<const DraftHistory* const> histories, int64_t num_rows) {
+  if (!all_ && !costs_.knows(num_rows, false)) return {};  // what a step costs without drafts is found out first, and now and then again
+  PROLOGUE_RETURN_IF_ERROR(proposer_->propose(sequences));
+  return catch_out_of_memory([&]() -> Status {
+    struct Draft {
+      size_t sequence;
+      double gain;  // the probability that it and all before it are accepted
+    };
+    std::vector<Draft> drafts;
+    for (size_t s = 0; s < sequences.size(); ++s) {
+      DraftSequence& sequence = sequences[s];
+      if (sequence.evidence < 0 || sequence.evidence >= kDraftEvidence) {
+        return invalid_argument("a proposer says evidence ", sequence.evidence, ": it must be between 0 and ",
+                                kDraftEvidence - 1);
+      }
+      if (static_cast<int64_t>(sequence.drafts.size()) > sequence.max_drafts)
+        sequence.drafts.resize(static_cast<size_t>(sequence.max_drafts));
+      double gain = 1.0;
+      const double acceptance = histories[s]->acceptance(sequence.evidence);
+      for (size_t i = 0; i < sequence.drafts.size(); ++i) drafts.push_back({s, gain *= acceptance});
+    }
+    // The gains of a sequence fall, so the best drafts of all are the first ones of each.
+    std::stable_sort(drafts.begin(), drafts.end(), [](const Draft& a, const Draft& b) { return a.gain > b.gain; });
+    drafts.resize(std::min(drafts.size(), static_cast<size_t>(max_drafts_)));
+    const auto seconds = [&](size_t num_drafts) {
+      return costs_.seconds(num_rows + static_cast<int64_t>(num_drafts), num_drafts > 0);
+    };
+    auto tokens = static_cast<double>(num_rows);
+    double best = seconds(0) > 0.0 ? tokens / seconds(0) : 0.0;
+    size_t chosen = 0;
+    for (size_t n = 1; n <= drafts.size(); ++n) {
+      tokens += drafts[n - 1].gain;
+      const double cost = seconds(n);
+      if (!all_ && cost > 0.0 && tokens / cost <= best) continue;
+      best = cost > 0.0 ? tokens / cost : best;
+      chosen = n;
+    }
+    std::vector<size_t> counts(sequences.size(), 0);
+    for (size_t n = 0; n < chosen; ++n) ++counts[drafts[n].sequence];
+    for (size_t s = 0; s < sequences.size(); ++s) sequences[s].drafts.resize(counts[s]);
+    return {};
+  });
+}
+
+}  // namespace prologue
