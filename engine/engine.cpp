@@ -367,6 +367,7 @@ Status Engine::check_request(const Request& request) const {
     return invalid_argument(what, " has token id ", token, ": the vocabulary has ids 0 to ", config().vocab_size - 1);
   };
   for (const int32_t token : request.prompt) PROLOGUE_RETURN_IF_ERROR(check_token("the prompt", token));
+  for (const int32_t token : request.prediction) PROLOGUE_RETURN_IF_ERROR(check_token("the prediction", token));
   if (request.max_tokens < 1) return invalid_argument("max-tokens is ", request.max_tokens, ": it must be at least 1");
   if (request.num_samples < 1 || request.num_samples > kMaxSamples) {
     return invalid_argument("the number of samples is ", request.num_samples, ": it must be between 1 and ", kMaxSamples);

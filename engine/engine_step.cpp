@@ -105,6 +105,8 @@ Result<bool> Engine::ask_for_drafts() {
     if (sequence.max_drafts < 1 || has_penalties(sample.active.request.sampling)) continue;
     sequence.id = sample.id();
     sequence.tokens = each->tokens;
+    sequence.num_prompt = sample.num_prompt;
+    sequence.prediction = sample.active.request.prediction;
     sequence.sampling = sampling_of(sample, static_cast<int64_t>(each->tokens.size()));
     own.sequences.push_back(std::move(sequence));
     own.histories.push_back(&sample.draft_history);

@@ -43,6 +43,8 @@ struct Request {
   // Used by ropes whose frequencies depend on the sequence's length (dynamic NTK, LongRoPE): the length that they are computed for. It does
   // not change while the sequence grows. 0: prompt and max_tokens together, or the context, if that is less.
   int64_t rope_length = 0;
+  // Text that is expected in what is generated, as tokens: where speculation looks texts up, there, too. It changes no token.
+  std::vector<int32_t> prediction;
   // Requests with different salts use no pages of the KV cache together, so neither times nor Completion::cached_tokens tell one about
   // another.
   std::string cache_salt;

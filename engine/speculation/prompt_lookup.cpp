@@ -24,33 +24,34 @@ int32_t evidence_of(int64_t length) { return length >= 8 ? 3 : length >= 4 ? 2 :
 
 }  // namespace
 
-// All places but the last: that is where the sequence ends, and what is looked up.
-void PromptLookup::add_tokens(Index& index, std::span<const int32_t> tokens) {
-  const auto num_tokens = static_cast<int64_t>(tokens.size());
-  if (tokens.size() > index.latest.size()) {
-    index.latest.assign(std::max(kFewestBuckets, 2 * std::bit_ceil(tokens.size())), 0);
-    index.num_tokens = 0;
+// All places but the last are in the lists: that is where the text ends, and what is looked up.
+void PromptLookup::add_tokens(Index& index, const DraftSequence& sequence) {
+  std::vector<int32_t>& text = index.text;
+  if (text.empty()) text.assign(sequence.prediction.begin(), sequence.prediction.end());
+  const size_t known = text.size() - sequence.prediction.size();
+  text.insert(text.end(), sequence.tokens.begin() + static_cast<std::ptrdiff_t>(known), sequence.tokens.end());
+  if (text.size() > index.latest.size()) {
+    index.latest.assign(std::max(kFewestBuckets, 2 * std::bit_ceil(text.size())), 0);
+    index.num_places = kShortest;
   }
-  index.earlier.resize(tokens.size());
-  for (int64_t end = std::max(index.num_tokens, kShortest); end < num_tokens; ++end) {
-    int32_t& latest = index.latest[bucket_of(tokens, end, index.latest.size())];
-    index.earlier[static_cast<size_t>(end)] = latest;
-    latest = static_cast<int32_t>(end);
+  index.earlier.resize(text.size());
+  for (; index.num_places < static_cast<int64_t>(text.size()); ++index.num_places) {
+    int32_t& latest = index.latest[bucket_of(text, index.num_places, index.latest.size())];
+    index.earlier[static_cast<size_t>(index.num_places)] = latest;
+    latest = static_cast<int32_t>(index.num_places);
   }
-  index.num_tokens = std::max(index.num_tokens, num_tokens);
 }
 
-PromptLookup::Match PromptLookup::longest_match(const Index& index, std::span<const int32_t> tokens) {
+PromptLookup::Match PromptLookup::longest_match(const Index& index) {
   Match best;
-  const auto num_tokens = static_cast<int64_t>(tokens.size());
-  if (num_tokens <= kShortest) return best;
-  int64_t end = index.latest[bucket_of(tokens, num_tokens, index.latest.size())];
+  const int32_t* const text = index.text.data();
+  const auto size = static_cast<int64_t>(index.text.size());
+  if (size <= kShortest) return best;
+  int64_t end = index.latest[bucket_of(index.text, size, index.latest.size())];
   for (int64_t n = 0; n < kCandidates && end > 0 && best.length < kLongest; ++n) {
-    int64_t length = 0;
     const int64_t limit = std::min(kLongest, end);
-    while (length < limit &&
-           tokens[static_cast<size_t>(end - 1 - length)] == tokens[static_cast<size_t>(num_tokens - 1 - length)])
-      ++length;
+    int64_t length = 0;
+    while (length < limit && text[end - 1 - length] == text[size - 1 - length]) ++length;
     if (length >= kShortest && length > best.length) best = {end, length};
     end = index.earlier[static_cast<size_t>(end)];
   }
@@ -61,15 +62,19 @@ Status PromptLookup::propose(std::span<DraftSequence> sequences) {
   return catch_out_of_memory([&]() -> Status {
     for (DraftSequence& sequence : sequences) {
       Index& index = indices_[sequence.id];
-      add_tokens(index, sequence.tokens);
-      const Match match = longest_match(index, sequence.tokens);
-      if (match.length == 0) continue;
+      add_tokens(index, sequence);
+      Match match = longest_match(index);
       sequence.evidence = evidence_of(match.length);
+      if (!sequence.prediction.empty() && static_cast<int64_t>(sequence.tokens.size()) == sequence.num_prompt) {
+        match = {0, kShortest};  // what is predicted begins here
+        sequence.evidence = kDraftEvidence - 1;
+      }
+      if (match.length == 0) continue;
       // A text that repeats itself goes on so: after the last token come the drafts themselves.
-      const auto num_tokens = static_cast<int64_t>(sequence.tokens.size());
+      const auto size = static_cast<int64_t>(index.text.size());
       for (int64_t i = 0, from = match.end; i < sequence.max_drafts; ++i, ++from) {
-        sequence.drafts.push_back(from < num_tokens ? sequence.tokens[static_cast<size_t>(from)]
-                                                    : sequence.drafts[static_cast<size_t>(from - num_tokens)]);
+        sequence.drafts.push_back(from < size ? index.text[static_cast<size_t>(from)]
+                                              : sequence.drafts[static_cast<size_t>(from - size)]);
       }
     }
     return {};

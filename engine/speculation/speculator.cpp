@@ -78,7 +78,8 @@ double StepCosts::seconds(int64_t num_rows, bool verifies) const {
 }
 
 Status Speculator::propose(std::span<DraftSequence> sequences, std::span<const DraftHistory* const> histories, int64_t num_rows) {
-  if (!all_ && !costs_.knows(num_rows, false)) return {};  // what a step costs without drafts is found out first, and now and then again
+  if (!all_ && !costs_.knows(num_rows, false))
+    return {};  // what a step costs without drafts is found out first, and now and then again
   PROLOGUE_RETURN_IF_ERROR(proposer_->propose(sequences));
   return catch_out_of_memory([&]() -> Status {
     struct Draft {

@@ -83,6 +83,11 @@ EngineFlags::EngineFlags(Flags& flags, EngineOptions& options, const std::string
         flags.number<int64_t>("--max-step-tokens", options.max_step_tokens, {0, kMaxInt, "0 = chosen"},
                               "tokens of one step, at most: longer prompts are read in chunks; 0 = chosen"),
         app.add_flag("--batch-invariant", options.batch_invariant, "the bits of an output do not depend on what runs beside it"),
+        flags.choice("--speculate", speculate_, {"off", "ngram"},
+                     "verify several tokens a step: ngram guesses those that followed the last ones earlier in the text, or in a "
+                     "request's prediction, as far as it pays; the tokens are the same"),
+        flags.number<int64_t>("--max-drafts", options.max_drafts, {1, kMaxDrafts},
+                              "tokens that are guessed of a sequence in a step, at most"),
         flags.number<int32_t>("--threads", options.num_threads, {0, std::max(64, num_cpus), "0 = one per CPU"},
                               "CPU threads; 0 = one per CPU"),
         app.add_flag("--no-cuda-graphs", no_cuda_graphs_, "launch the kernels of every step one by one"),
@@ -113,6 +118,7 @@ std::string EngineFlags::apply() {
   options_.fused_projections = !unfused_projections_;
   options_.cuda_graphs = !no_cuda_graphs_;
   options_.overlap = !no_overlap_;
+  if (speculate_ == "ngram") options_.speculation = Speculation::prompt_lookup;
   if (rounding_ == "per_step") options_.rounding = Rounding::per_step;
   return set_cache_types(kv_cache_dtype_, options_);
 }

@@ -35,6 +35,7 @@ class EngineFlags {
   std::string dtype_ = "auto";
   std::string kv_cache_dtype_ = "auto";
   std::string rounding_ = "once";
+  std::string speculate_ = "off";
   std::string prefix_cache_ = "on";
   std::string activations_ = "auto";
   bool keep_quantized_ = false;

@@ -53,10 +53,15 @@ std::string json_line(const Engine& engine, const std::string& prompt, const Req
       rows.push_back({{"token", completion.tokens[i]}, {"logprob", completion.logprobs[i].logprob}, {"top", top}});
     }
   }
-  line["timings"] = {{"load_s", engine.load_seconds()},           {"prompt_tokens", completion.prompt_tokens},
-                     {"cached_tokens", completion.cached_tokens}, {"queue_s", completion.queue_seconds},
-                     {"prefill_s", completion.prefill_seconds},   {"decode_tokens", decoded_tokens(completion)},
-                     {"decode_s", completion.decode_seconds}};
+  line["timings"] = {{"load_s", engine.load_seconds()},
+                     {"prompt_tokens", completion.prompt_tokens},
+                     {"cached_tokens", completion.cached_tokens},
+                     {"queue_s", completion.queue_seconds},
+                     {"prefill_s", completion.prefill_seconds},
+                     {"decode_tokens", decoded_tokens(completion)},
+                     {"decode_s", completion.decode_seconds},
+                     {"draft_tokens", completion.draft_tokens},
+                     {"accepted_tokens", completion.accepted_tokens}};
   return dump(line);
 }
 
@@ -80,7 +85,7 @@ int64_t decoded_tokens(const Completion& completion) {
 }
 
 std::string summary_table(const Engine& engine, const std::vector<Completion>& completions, double seconds) {
-  int64_t prompt_tokens = 0, cached = 0, generated = 0, decoded = 0;
+  int64_t prompt_tokens = 0, cached = 0, generated = 0, decoded = 0, drafts = 0, accepted = 0;
   double first_token = 0.0, prefill = 0.0, decode = 0.0;
   std::map<FinishReason, int64_t> reasons;
   for (const Completion& completion : completions) {
@@ -88,6 +93,8 @@ std::string summary_table(const Engine& engine, const std::vector<Completion>& c
     const double wait = completion.queue_seconds + completion.prefill_seconds;
     prompt_tokens += completion.prompt_tokens;
     cached += completion.cached_tokens;
+    drafts += completion.draft_tokens;
+    accepted += completion.accepted_tokens;
     generated += static_cast<int64_t>(completion.tokens.size());
     decoded += decoded_tokens(completion);
     first_token = first_token == 0.0 ? wait : std::min(first_token, wait);
@@ -112,6 +119,7 @@ std::string summary_table(const Engine& engine, const std::vector<Completion>& c
       << "time to first token  " << first_token * 1e3 << " ms\n"
       << "prefill              " << rate(prompt_tokens - cached, prefill) << " tokens/s\n";
   if (decoded > 0) out << "decoding             " << rate(decoded, decode) << " tokens/s\n";
+  if (drafts > 0) out << "drafts               " << drafts << " verified, " << accepted << " accepted\n";
   if (several) out << "all together         " << rate(generated, seconds) << " tokens/s\n";
   out << "finish reason        " << finish_reasons << "\n";
   const EngineStats stats = engine.stats();

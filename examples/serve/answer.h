@@ -18,6 +18,8 @@ struct Usage {
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
   int64_t completion_tokens = 0;
+  int64_t draft_tokens = 0;     // that were verified,
+  int64_t accepted_tokens = 0;  // and of these accepted
 };
 
 // A choice is one sample of one prompt: choice p * n + s is sample s of prompt p.

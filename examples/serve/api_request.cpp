@@ -200,6 +200,31 @@ std::string read_salt(const Fields& fields, const ApiModel& model) {
   return salt->get<std::string>();
 }
 
+// OpenAI's predicted outputs: {"type": "content", "content": a string or text parts}.
+std::vector<int32_t> read_prediction(const Fields& fields, const ApiModel& model) {
+  const json* prediction = fields.find("prediction");
+  if (prediction == nullptr) return {};
+  if (!prediction->is_object()) throw wrong("prediction", *prediction, "an object with a type and a content");
+  check_names(*prediction, {"type", "content"}, "prediction", *model.unknown);
+  const json* const type = Fields(*prediction).find("type");
+  if (type == nullptr || *type != "content") throw wrong("prediction.type", type == nullptr ? json() : *type, "\"content\"");
+  const json* const content = Fields(*prediction).find("content");
+  std::string text;
+  if (content != nullptr && content->is_array()) {
+    for (const json& part : *content) {
+      if (!part.is_object() || part.value("type", json()) != "text" || !part.value("text", json()).is_string()) {
+        throw wrong("prediction.content", part, "a string, or a list of parts {\"type\": \"text\", \"text\": ...}");
+      }
+      text += part["text"].get<std::string>();
+    }
+  } else {
+    text = to_text("prediction.content", content == nullptr ? json() : *content);
+  }
+  Result<std::vector<int32_t>> tokens = model.engine->tokenizer().encode(text, false, false);
+  if (!tokens.ok()) throw ApiError{400, str_cat("'prediction' cannot be read: ", tokens.status().message()), "prediction"};
+  return std::move(tokens).value();
+}
+
 // A limit of -1 is that of the context, which the engine observes.
 int64_t read_max_tokens(const Fields& fields, const char* name, int64_t fallback, int64_t min, const Engine& engine) {
   const int64_t limit = fields.whole(name, fallback, -1, kMaxInt);
@@ -248,6 +273,7 @@ Request read_common(const Fields& fields, const ApiModel& model, ApiRequest& res
   request.stop_tokens = read_stop_tokens(fields, engine);
   request.ignore_eos = fields.flag("ignore_eos");
   request.cache_salt = read_salt(fields, model);
+  request.prediction = read_prediction(fields, model);
 
   result.stream = fields.flag("stream");
   if (const json* options = fields.find("stream_options")) {
@@ -384,6 +410,7 @@ ApiRequest read_completion_request(const std::string& body, const ApiModel& mode
                "min_p",
                "model",
                "n",
+               "prediction",
                "presence_penalty",
                "prompt",
                "repetition_penalty",
@@ -442,6 +469,7 @@ ApiRequest read_chat_request(const std::string& body, const ApiModel& model) {
                "min_p",
                "model",
                "n",
+               "prediction",
                "presence_penalty",
                "repetition_penalty",
                "seed",

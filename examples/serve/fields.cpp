@@ -35,7 +35,6 @@ constexpr Known kRefused[] = {
     {"response_format", R"([{"type": "text"}])"},
     {"modalities", R"([["text"]])"},
     {"audio"},
-    {"prediction"},
     {"moderation"},
     {"web_search_options"},
     {"plugins", "[[]]"},

@@ -152,6 +152,8 @@ std::optional<Update> Generation::next(const Peer& peer) {
     }
     if (completion.finish_reason == FinishReason::cancelled) throw shutting_down();  // who else would cancel it
     usage_.completion_tokens += static_cast<int64_t>(completion.tokens.size());
+    usage_.draft_tokens += completion.draft_tokens;
+    usage_.accepted_tokens += completion.accepted_tokens;
     if (update->choice % num_samples_ == 0) usage_.cached_tokens += completion.cached_tokens;
     if (num_open_ == 0) metrics_.request(seconds_between(limits_.arrival, update->time));
     return update;

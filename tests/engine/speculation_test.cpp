@@ -479,6 +479,28 @@ TEST(PromptLookup, TakesWhatFollowedTheLongestMatch) {
   EXPECT_EQ(drafts_of(lookup, 5, {4, 4, 4, 4}, 3), (Tokens{4, 4, 4}));
 }
 
+// A prediction is looked up, too, and begins where the prompt ends.
+TEST(PromptLookup, LooksInThePrediction) {
+  const Tokens prediction = {30, 31, 32, 33, 34, 35}, prompt = {1, 2, 3};
+  PromptLookup lookup;
+  const auto drafts_after = [&](const Tokens& generated) {
+    Tokens tokens = prompt;
+    tokens.insert(tokens.end(), generated.begin(), generated.end());
+    DraftSequence sequence;
+    sequence.id = 1;
+    sequence.tokens = tokens;
+    sequence.num_prompt = static_cast<int64_t>(prompt.size());
+    sequence.prediction = prediction;
+    sequence.max_drafts = 3;
+    EXPECT_TRUE(lookup.propose({&sequence, 1}).ok());
+    return sequence.drafts;
+  };
+  EXPECT_EQ(drafts_after({}), (Tokens{30, 31, 32}));
+  EXPECT_EQ(drafts_after({30}), Tokens());
+  EXPECT_EQ(drafts_after({30, 40}), Tokens());
+  EXPECT_EQ(drafts_after({30, 40, 32, 33}), (Tokens{34, 35, 1}));
+}
+
 // A search through the whole text finds the same, token by token and from the middle on.
 TEST(PromptLookup, FindsWhatASearchFinds) {
   std::mt19937_64 random(3);
