@@ -100,6 +100,7 @@ class SpeculationBench {
     double tokens_per_s = 0.0;
     double tokens_per_step = 0.0;  // of a sequence
     double accepted = 0.0;         // of the drafts
+    double wasted = 0.0;           // rows of drafts that were not accepted, by generated tokens
   };
   static Result<Rate> measure(Engine& engine, const std::vector<Request>& requests) {
     PROLOGUE_ASSIGN_OR_RETURN(const std::vector<Completion> completions, engine.generate(requests));
@@ -115,6 +116,7 @@ class SpeculationBench {
     }
     rate.tokens_per_step = tokens / (tokens - accepted);
     rate.accepted = drafts > 0.0 ? accepted / drafts : 0.0;
+    rate.wasted = (drafts - accepted) / tokens;
     return rate;
   }
   static Result<Rate> median_of(Engine& engine, const std::vector<Request>& requests, int repeats) {
@@ -163,9 +165,9 @@ class SpeculationBench {
           oracle->right = right;
           PROLOGUE_ASSIGN_OR_RETURN(const Rate rate, median_of(*engine, requests[batch], options_.repeats));
           const double ratio = rate.tokens_per_s / without[batch];
-          std::printf("batch %-4lld depth %-3lld right %.2f %20.1f tokens/s  %5.2fx  ideal %.2fx\n",
+          std::printf("batch %-4lld depth %-3lld right %.2f %20.1f tokens/s  %5.2fx  ideal %.2fx, wasted rows %.2f a token\n",
                       static_cast<long long>(batch), static_cast<long long>(depth), right, rate.tokens_per_s, ratio,
-                      rate.tokens_per_step);
+                      rate.tokens_per_step, rate.wasted);
           std::fflush(stdout);
           rows_.push_back({{"name", str_cat("oracle, batch ", batch, ", depth ", depth, ", right ", right)},
                            {"all_drafts", options_.all_drafts},
@@ -174,7 +176,8 @@ class SpeculationBench {
                            {"without_tokens_per_s", without[batch]},
                            {"ratio", ratio},
                            {"ideal", rate.tokens_per_step},
-                           {"accepted", rate.accepted}});
+                           {"accepted", rate.accepted},
+                           {"wasted", rate.wasted}});
         }
       }
     }

@@ -94,7 +94,7 @@ struct Engine::Drafts {
   Speculator speculator;
   std::vector<ScheduledSequence*> decoding;
   std::vector<DraftSequence> sequences;
-  std::vector<const DraftHistory*> histories;
+  std::vector<DraftHistory*> histories;
   std::vector<Sample*> samples;  // of `sequences`
   std::vector<int32_t> tokens;   // of a sequence: the last known one and its drafts
 };

@@ -26,8 +26,7 @@ namespace {
 
 constexpr int64_t kMaxSeqs = 4096;
 constexpr int64_t kMaxStepDrafts = 256;  // a step with more rows costs more than its drafts bring
-// What a further row of a step costs at first sight, of a step of one row (StepCosts).
-constexpr double kRowCostOnGpu = 0.01, kRowCostOnCpu = 0.2;
+constexpr double kRowCostOnGpu = 0.002, kRowCostOnCpu = 0.1;  // what is tried at first: StepCosts
 // Tables of positions and pages are as long as this: a file must not ask for any length.
 constexpr int64_t kDefaultContext = int64_t{1} << 18;
 

@@ -349,7 +349,7 @@ Status Engine::take_verified(const EnqueuedSequence& sequence, const StepResults
          results.tokens[sequence.first_row + static_cast<size_t>(accepted)] == sample.drafts[static_cast<size_t>(accepted)]) {
     ++accepted;
   }
-  sample.draft_history.add(sample.draft_evidence, num_drafts, accepted);
+  drafts_->speculator.add(sample.draft_history, sample.draft_evidence, num_drafts, accepted);
   sample.completion.draft_tokens += num_drafts;
   sample.completion.accepted_tokens += accepted;
   counts_.draft_tokens += num_drafts;

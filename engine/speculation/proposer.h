@@ -16,11 +16,11 @@ inline constexpr int32_t kDraftEvidence = 4;  // kinds of evidence: DraftSequenc
 
 // Describes a sequence whose next step may verify drafts.
 struct DraftSequence {
-  int64_t id = 0;                   // the same in every call for this sequence, and no other's
-  std::span<const int32_t> tokens;  // of the prompt and generated; a later call has these and more
-  int64_t num_prompt = 0;           // of these
+  int64_t id = 0;                       // the same in every call for this sequence, and no other's
+  std::span<const int32_t> tokens;      // of the prompt and generated; a later call has these and more
+  int64_t num_prompt = 0;               // of these
   std::span<const int32_t> prediction;  // Request::prediction
-  int64_t max_drafts = 0;           // at most so many are wanted, 0 to kMaxDrafts
+  int64_t max_drafts = 0;               // at most so many are wanted, 0 to kMaxDrafts
   // How the token after `tokens` is sampled; position is its index. The next ones have the following positions. There are no counts and no
   // bias.
   SamplingRow sampling;

@@ -9,15 +9,15 @@ namespace prologue {
 
 namespace {
 
-// What is assumed of a sequence before its drafts were tried, as if that had been seen in so many drafts.
-constexpr double kAssumed[kDraftEvidence] = {0.3, 0.5, 0.7, 0.85};
-constexpr double kAssumedDrafts = 4.0;
-constexpr double kKept = 0.9;  // of older counts, at each step
+// What is expected of the first drafts of all, and how many drafts that counts as. A sequence is expected to be as all others.
+constexpr double kExpected[kDraftEvidence] = {0.3, 0.5, 0.7, 0.85};
+constexpr double kWeightOfExpected = 4.0, kWeightOfOthers = 1.5;
+constexpr int64_t kMostPatience = 1024;
 
-constexpr int64_t kFewRows = 16;     // up to here every number of rows is measured for itself, then eight together
-constexpr int64_t kFirstSteps = 2;   // of a size, which are not measured
-constexpr int64_t kForgotten = 512;  // steps after which a measurement says nothing any more
-constexpr double kNew = 0.2;         // weight of a new measurement
+constexpr int64_t kFewRows = 16;    // up to here every number of rows is measured for itself, then eight together
+constexpr int64_t kFirstSteps = 2;  // of a size, which are not measured
+constexpr int64_t kLasting = 512;   // steps after which a measurement says nothing any more
+constexpr double kNew = 0.2;        // weight of a new measurement
 constexpr double kMostOfOld =
     2.0;  // a step that took longer than that, as a multiple of what is known, was disturbed: it counts as that
 
@@ -25,21 +25,37 @@ int64_t bucket_of(int64_t num_rows) { return num_rows <= kFewRows ? num_rows : r
 
 }  // namespace
 
-double DraftHistory::acceptance(int32_t evidence) const {
-  const Count& count = counts[static_cast<size_t>(evidence)];
-  return (count.accepted + kAssumed[evidence] * kAssumedDrafts) / (count.tried + kAssumedDrafts);
+void DraftCounts::add(int32_t evidence, int64_t num_drafts, int64_t num_accepted) {
+  double& tried = tried_[static_cast<size_t>(evidence)];
+  double& accepted = accepted_[static_cast<size_t>(evidence)];
+  tried = tried * kept_ + static_cast<double>(std::min(num_accepted + 1, num_drafts));
+  accepted = accepted * kept_ + static_cast<double>(num_accepted);
+}
+
+double DraftCounts::acceptance(int32_t evidence, double expected, double weight) const {
+  return (accepted_[static_cast<size_t>(evidence)] + weight * expected) / (tried_[static_cast<size_t>(evidence)] + weight);
 }
 
 void DraftHistory::add(int32_t evidence, int64_t num_drafts, int64_t num_accepted) {
-  Count& count = counts[static_cast<size_t>(evidence)];
-  count.tried = count.tried * kKept + static_cast<double>(std::min(num_accepted + 1, num_drafts));
-  count.accepted = count.accepted * kKept + static_cast<double>(num_accepted);
+  Pause& pause = pauses_[static_cast<size_t>(evidence)];
+  if (num_accepted > 0) {
+    pause.patience = Pause().patience;
+  } else if (is_trial(evidence)) {
+    pause.patience = std::min(2 * pause.patience, kMostPatience);
+  }
+  pause.num_skipped = 0;
+  counts_.add(evidence, num_drafts, num_accepted);
+}
+
+bool DraftHistory::is_trial(int32_t evidence) const {
+  const Pause& pause = pauses_[static_cast<size_t>(evidence)];
+  return pause.num_skipped >= pause.patience;
 }
 
 void StepCosts::add(int64_t num_rows, bool verifies, double seconds) {
   Cost& cost = costs_[verifies ? 1 : 0][bucket_of(num_rows)];
   ++num_steps_;
-  if (num_steps_ - cost.last > kForgotten) cost.num_steps = std::min(cost.num_steps, kFirstSteps);
+  if (num_steps_ - cost.last > kLasting) cost.num_steps = std::min(cost.num_steps, kFirstSteps);
   cost.last = num_steps_;
   if (++cost.num_steps <= kFirstSteps) return;
   cost.seconds = cost.num_steps == kFirstSteps + 1
@@ -47,7 +63,7 @@ void StepCosts::add(int64_t num_rows, bool verifies, double seconds) {
                      : cost.seconds + kNew * (std::min(seconds, kMostOfOld * cost.seconds) - cost.seconds);
 }
 
-bool StepCosts::is_known(const Cost& cost) const { return cost.num_steps > kFirstSteps && num_steps_ - cost.last <= kForgotten; }
+bool StepCosts::is_known(const Cost& cost) const { return cost.num_steps > kFirstSteps && num_steps_ - cost.last <= kLasting; }
 
 bool StepCosts::knows(int64_t num_rows, bool verifies) const {
   const Costs& costs = costs_[verifies ? 1 : 0];
@@ -77,7 +93,18 @@ double StepCosts::seconds(int64_t num_rows, bool verifies) const {
   return own > 0.0 ? own : between(costs_[verifies ? 0 : 1], bucket_of(num_rows));
 }
 
-Status Speculator::propose(std::span<DraftSequence> sequences, std::span<const DraftHistory* const> histories, int64_t num_rows) {
+void Speculator::add(DraftHistory& history, int32_t evidence, int64_t num_drafts, int64_t num_accepted) {
+  history.add(evidence, num_drafts, num_accepted);
+  counts_.add(evidence, num_drafts, num_accepted);
+}
+
+double Speculator::acceptance(const DraftHistory& history, int32_t evidence) const {
+  const double expected = kExpected[evidence];
+  if (history.is_trial(evidence)) return expected;
+  return history.counts().acceptance(evidence, counts_.acceptance(evidence, expected, kWeightOfExpected), kWeightOfOthers);
+}
+
+Status Speculator::propose(std::span<DraftSequence> sequences, std::span<DraftHistory* const> histories, int64_t num_rows) {
   if (!all_ && !costs_.knows(num_rows, false))
     return {};  // what a step costs without drafts is found out first, and now and then again
   PROLOGUE_RETURN_IF_ERROR(proposer_->propose(sequences));
@@ -96,8 +123,8 @@ Status Speculator::propose(std::span<DraftSequence> sequences, std::span<const D
       if (static_cast<int64_t>(sequence.drafts.size()) > sequence.max_drafts)
         sequence.drafts.resize(static_cast<size_t>(sequence.max_drafts));
       double gain = 1.0;
-      const double acceptance = histories[s]->acceptance(sequence.evidence);
-      for (size_t i = 0; i < sequence.drafts.size(); ++i) drafts.push_back({s, gain *= acceptance});
+      const double of_one = acceptance(*histories[s], sequence.evidence);
+      for (size_t i = 0; i < sequence.drafts.size(); ++i) drafts.push_back({s, gain *= of_one});
     }
     // The gains of a sequence fall, so the best drafts of all are the first ones of each.
     std::stable_sort(drafts.begin(), drafts.end(), [](const Draft& a, const Draft& b) { return a.gain > b.gain; });
@@ -117,7 +144,10 @@ Status Speculator::propose(std::span<DraftSequence> sequences, std::span<const D
     }
     std::vector<size_t> counts(sequences.size(), 0);
     for (size_t n = 0; n < chosen; ++n) ++counts[drafts[n].sequence];
-    for (size_t s = 0; s < sequences.size(); ++s) sequences[s].drafts.resize(counts[s]);
+    for (size_t s = 0; s < sequences.size(); ++s) {
+      if (counts[s] == 0 && !sequences[s].drafts.empty()) histories[s]->skip(sequences[s].evidence);
+      sequences[s].drafts.resize(counts[s]);
+    }
     return {};
   });
 }

@@ -13,23 +13,44 @@
 
 namespace prologue {
 
-// Counts how many drafts of a sequence were accepted, by evidence. Old ones count less and less.
-struct DraftHistory {
-  struct Count {
-    double tried = 0.0;     // drafts that were compared with a sampled token: those after the first wrong one are not
-    double accepted = 0.0;  // of these
-  };
-  std::array<Count, kDraftEvidence> counts = {};
-
-  // Returns the probability that a draft is accepted if those before it are.
-  double acceptance(int32_t evidence) const;
+// Holds how many drafts were accepted, by evidence. Old ones count less and less.
+class DraftCounts {
+ public:
+  // `kept`: of the older counts, when new ones are added.
+  explicit DraftCounts(double kept) : kept_(kept) {}
   void add(int32_t evidence, int64_t num_drafts, int64_t num_accepted);
+  // Returns the probability that a draft is accepted if those before it are; `expected` is what was thought before anything was counted, and
+  // has the weight of `weight` drafts.
+  double acceptance(int32_t evidence, double expected, double weight) const;
+
+ private:
+  double kept_;
+  // Drafts that were compared with a sampled token: those after the first wrong one are not.
+  std::array<double, kDraftEvidence> tried_ = {}, accepted_ = {};
+};
+
+// Holds what is known of the drafts of one sequence.
+class DraftHistory {
+ public:
+  void add(int32_t evidence, int64_t num_drafts, int64_t num_accepted);
+  // There were drafts, and none was verified. After so many times that, and each time that did not help after twice as many, some are tried
+  // again.
+  void skip(int32_t evidence) { ++pauses_[static_cast<size_t>(evidence)].num_skipped; }
+  bool is_trial(int32_t evidence) const;
+  const DraftCounts& counts() const { return counts_; }
+
+ private:
+  struct Pause {
+    int64_t num_skipped = 0, patience = 16;
+  };
+  DraftCounts counts_{0.9};
+  std::array<Pause, kDraftEvidence> pauses_ = {};
 };
 
 // Knows how long steps take, by their rows. The unit of time is the caller's.
 class StepCosts {
  public:
-  // `cost_of_row`: what a further row costs, of a step of one row, as long as nobody has measured it.
+  // `cost_of_row`: what a further row costs, as a part of the largest step that was measured, as long as nobody has measured it.
   explicit StepCosts(double cost_of_row) : cost_of_row_(cost_of_row) {}
   // A step of so many rows took so long. verifies: rows have drafts, so the host waits for the step before the next one.
   void add(int64_t num_rows, bool verifies, double seconds);
@@ -61,16 +82,21 @@ class Speculator {
 
   // Fills in the drafts of the sequences, and cuts those off that are not worth a row. num_rows: of the step, without drafts. histories: of
   // the sequences, in the same order.
-  Status propose(std::span<DraftSequence> sequences, std::span<const DraftHistory* const> histories, int64_t num_rows);
+  Status propose(std::span<DraftSequence> sequences, std::span<DraftHistory* const> histories, int64_t num_rows);
+  // So many drafts of a sequence were verified, and so many accepted.
+  void add(DraftHistory& history, int32_t evidence, int64_t num_drafts, int64_t num_accepted);
   bool is_cheap() const { return proposer_->is_cheap(); }
   void forget(int64_t id) { proposer_->forget(id); }
   StepCosts& costs() { return costs_; }
 
  private:
+  double acceptance(const DraftHistory& history, int32_t evidence) const;
+
   std::shared_ptr<Proposer> proposer_;
   int64_t max_drafts_;
   bool all_;
   StepCosts costs_;
+  DraftCounts counts_{0.99};  // of all sequences
 };
 
 }  // namespace prologue
