@@ -10,11 +10,8 @@
 #include <prologue/engine/active.h>
 #include <prologue/engine/base/printable.h>
 #include <prologue/engine/checkpoint/name_list.h>
-#include <prologue/engine/gguf/gguf_checkpoint.h>
-#include <prologue/engine/gguf/tokenizer_data.h>
-#include <prologue/engine/huggingface/model_directory.h>
-#include <prologue/engine/huggingface/tokenizer_files.h>
 #include <prologue/engine/speculation/prompt_lookup.h>
+#include <prologue/engine/tokenizer/read_tokenizer.h>
 #include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/kernels/internal/run.h>
@@ -25,7 +22,8 @@ namespace prologue {
 namespace {
 
 constexpr int64_t kMaxSeqs = 4096;
-constexpr int64_t kMaxStepDrafts = 256;  // a step with more rows costs more than its drafts bring
+constexpr int64_t kMaxDraftedSeqs = 64;                       // by a draft model
+constexpr int64_t kMaxStepDrafts = 256;                       // a step with more rows costs more than its drafts bring
 constexpr double kRowCostOnGpu = 0.002, kRowCostOnCpu = 0.1;  // what is tried at first: StepCosts
 // Tables of positions and pages are as long as this: a file must not ask for any length.
 constexpr int64_t kDefaultContext = int64_t{1} << 18;
@@ -38,12 +36,6 @@ void mix(uint64_t& key, uint64_t value) {
   key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9;
   key = (key ^ (key >> 27)) * 0x94d049bb133111eb;
   key ^= key >> 31;
-}
-
-Result<TokenizerData> read_tokenizer(const Checkpoint& checkpoint) {
-  if (const auto* gguf = dynamic_cast<const GgufCheckpoint*>(&checkpoint)) return read_tokenizer_data(gguf->file());
-  if (const auto* hf = dynamic_cast<const HuggingFaceDirectory*>(&checkpoint)) return read_huggingface_tokenizer(hf->directory());
-  return unsupported(checkpoint.path(), ": the tokenizer of a checkpoint of this format is not supported");
 }
 
 // Markers may be added to a tokenizer without making the embedding larger: a model does without them. What plain text becomes must have a row.
@@ -188,6 +180,15 @@ Status Engine::fill_in_defaults() {
     if (value < least || value > limit)
       return invalid_argument("the ", name, " is ", value, ": it must be between ", least, " and ", limit);
   }
+  if ((o.speculation == Speculation::draft_model) == o.draft_model_path.empty()) {
+    return invalid_argument("speculation is ",
+                            o.draft_model_path.empty() ? "draft_model without" : "not draft_model, but there is",
+                            " a draft_model_path: draft_model needs one, and no other kind has one");
+  }
+  if (o.speculation == Speculation::draft_model && o.tensor_parallel > 1) {
+    return unsupported("there is a draft model, and tensor_parallel is ", o.tensor_parallel,
+                       ": a draft model runs on one rank only");
+  }
   if ((o.speculation == Speculation::custom) != (o.proposer != nullptr)) {
     return invalid_argument("speculation is ", o.proposer == nullptr ? "custom without" : "not custom, but there is",
                             " a proposer: custom needs one, and no other kind has one");
@@ -242,6 +243,11 @@ Result<std::vector<int64_t>> Engine::choose_pages(const RunnerConfig& runner, co
     // On a GPU nothing else needs the rest. The CPU's memory is everybody's, and pages take theirs when they are first written.
     const double usable = execution_.device == Device::cuda ? 0.9 : 0.25 / static_cast<double>(ranks_->size());
     num_bytes = static_cast<int64_t>(usable * static_cast<double>(std::max<int64_t>(0, free_bytes - activations.total_bytes)));
+    if (draft_model_ != nullptr) {  // its cache has as many pages
+      const auto own = static_cast<double>(page_bytes);
+      num_bytes =
+          static_cast<int64_t>(static_cast<double>(num_bytes) * own / (own + static_cast<double>(draft_model_->page_bytes())));
+    }
   }
   KvSizing sizing;
   sizing.windows = groups.windows;
@@ -305,6 +311,7 @@ Status Engine::make_runner() {
   runner.profile = o.profile;
 
   PROLOGUE_ASSIGN_OR_RETURN(const LayerGroups groups, layer_groups(model()));
+  if (o.speculation == Speculation::draft_model) PROLOGUE_RETURN_IF_ERROR(load_draft_model());
   PROLOGUE_ASSIGN_OR_RETURN(runner.pages_of_group, choose_pages(runner, groups, wanted_context));
   context_length_ = std::min(wanted_context, longest_sequence(groups, storage_config(model(), groups, runner)));
   runner.max_seq_len = context_length_;
@@ -326,11 +333,32 @@ Status Engine::make_runner() {
       std::make_unique<Scheduler>(*cache_, runner_->rope_sets(), SchedulerLimits{o.max_step_tokens, o.max_seqs, max_drafts});
   if (o.speculation != Speculation::none) {
     const bool on_gpu = execution_.device == Device::cuda;
-    const std::shared_ptr<Proposer> proposer =
-        o.speculation == Speculation::custom ? o.proposer : std::make_shared<PromptLookup>();
+    std::shared_ptr<Proposer> proposer = o.proposer;
+    if (o.speculation == Speculation::prompt_lookup) proposer = std::make_shared<PromptLookup>();
+    if (draft_model_ != nullptr) {
+      const std::vector<int64_t>& pages = runner.pages_of_group;
+      PROLOGUE_RETURN_IF_ERROR(draft_model_->start(*std::max_element(pages.begin(), pages.end())));
+      proposer = draft_model_;
+    }
     drafts_ = std::unique_ptr<Drafts>(
         new Drafts{Speculator(proposer, max_drafts, o.all_drafts, on_gpu ? kRowCostOnGpu : kRowCostOnCpu), {}, {}, {}, {}, {}});
   }
+  return {};
+}
+
+Status Engine::load_draft_model() {
+  const EngineOptions& o = options_;
+  DraftModelOptions draft;
+  draft.path = o.draft_model_path;
+  draft.dtype = model().dtype;
+  draft.keep_quantized = *o.keep_quantized;
+  draft.page_size = o.page_size;
+  draft.context_length = o.context_length > 0 ? o.context_length : config().context_length;
+  draft.max_seqs = std::min(o.max_seqs, kMaxDraftedSeqs);
+  draft.vocab_size = config().vocab_size;
+  draft.max_step_tokens = o.max_step_tokens;
+  draft.capture = o.cuda_graphs;
+  PROLOGUE_ASSIGN_OR_RETURN(draft_model_, DraftModel::load(draft, *tokenizer_, execution_));
   return {};
 }
 

@@ -21,7 +21,7 @@
 #include <prologue/engine/parallel_runner.h>
 #include <prologue/engine/request.h>
 #include <prologue/engine/scheduler.h>
-#include <prologue/engine/speculation/proposer.h>
+#include <prologue/engine/speculation/draft_model.h>
 #include <prologue/engine/tokenizer/tokenizer.h>
 #include <prologue/kernels/base/gpu.h>
 #include <prologue/kvcache/kv_cache.h>
@@ -33,8 +33,8 @@ namespace prologue {
 // (W8A8 with dynamic scales) and there is no such error.
 enum class ActivationQuantization { automatic, as_dtype, fp8 };
 
-// Who proposes drafts (docs/speculation.md). prompt_lookup: PromptLookup. custom: EngineOptions::proposer.
-enum class Speculation { none, prompt_lookup, custom };
+// Who proposes drafts (docs/speculation.md). prompt_lookup: PromptLookup. draft_model: DraftModel, that of draft_model_path. custom: proposer.
+enum class Speculation { none, prompt_lookup, draft_model, custom };
 
 struct EngineOptions {
   std::string model_path;        // for load()
@@ -70,7 +70,8 @@ struct EngineOptions {
   // Drafts of the next tokens are verified, several in a step. Sampled tokens are those that come without; bits of logits may differ as they
   // do between batches. Requests with penalties have no drafts.
   Speculation speculation = Speculation::none;
-  int64_t max_drafts = kMaxDrafts;     // of a sequence in a step, 1 to kMaxDrafts
+  int64_t max_drafts = kMaxDrafts;  // of a sequence in a step, 1 to kMaxDrafts
+  std::string draft_model_path;
   bool all_drafts = false;             // all drafts are verified; false: as many as pay, by what steps were measured to cost
   std::shared_ptr<Proposer> proposer;  // for Speculation::custom, which no other engine may use
   bool batch_invariant =
@@ -232,6 +233,7 @@ class Engine {
   Status fill_in_defaults();
   Status start();
   Status make_runner();
+  Status load_draft_model();
   Result<bool> choose_activations();
   Result<int64_t> free_bytes_of_each_rank();
   Result<std::vector<int64_t>> choose_pages(const RunnerConfig& runner, const LayerGroups& groups, int64_t wanted_context);
@@ -247,7 +249,7 @@ class Engine {
   Result<bool> run_step();
   void read_steps(size_t may_wait);
   Status propose_drafts();
-  Result<bool> ask_for_drafts();
+  Result<bool> ask_for_drafts(bool tokens_are_known);
   Status enqueue(const StepPlan& plan, std::chrono::steady_clock::time_point begin);
   void begin(Sample& sample, int64_t cached_tokens);
   void leave_queue(Active& active);
@@ -287,7 +289,8 @@ class Engine {
   std::optional<KvCache> cache_;
   std::unique_ptr<ParallelRunner> runner_;
   std::unique_ptr<Scheduler> scheduler_;
-  std::unique_ptr<Drafts> drafts_;  // null without speculation
+  std::shared_ptr<DraftModel> draft_model_;  // null without one
+  std::unique_ptr<Drafts> drafts_;           // null without speculation
   int64_t context_length_ = 0;
   double load_seconds_ = 0.0;
   bool quantizes_activations_ = false;

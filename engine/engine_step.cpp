@@ -50,9 +50,10 @@ Result<bool> Engine::run_step() {
   const bool some_enqueued = !enqueued_.empty();
   StepPlan plan;
   Status status = drafts_ == nullptr ? Status() : catch_out_of_memory([&] { return propose_drafts(); });
+  const EngineClock::time_point planned_at = EngineClock::now();  // after what a proposer takes
   if (status.ok()) status = scheduler_->plan(plan);
   const bool planned = status.ok() && !plan.empty();
-  if (planned) status = catch_out_of_memory([&] { return enqueue(plan, start); });
+  if (planned) status = catch_out_of_memory([&] { return enqueue(plan, planned_at); });
   if (!status.ok()) fail_running(status);
   const size_t may_wait = options_.overlap && planned && status.ok() ? 1 : 0;
   const bool worked = planned || some_enqueued || !status.ok();
@@ -77,20 +78,20 @@ void Engine::read_steps(size_t may_wait) {
   }
 }
 
-// Asks for drafts of the sequences that decode. A draft follows a token that is known, so all steps are read before; but if nothing but a
-// lookup is needed, that is first tried with the tokens that are known already, and without a result the next step overlaps this one.
+// Asks for drafts of the sequences that decode. A draft follows a token that is known, so all steps are read before. But first it is found out
+// whether that is worth the wait; if not, the next step overlaps the one that runs.
 Status Engine::propose_drafts() {
   const bool verifies = std::any_of(enqueued_.begin(), enqueued_.end(), [](const EnqueuedStep& step) { return step.verifies; });
-  if (!enqueued_.empty() && !verifies && drafts_->speculator.is_cheap()) {
-    PROLOGUE_ASSIGN_OR_RETURN(const bool found, ask_for_drafts());
-    if (!found) return {};
+  if (!enqueued_.empty() && !verifies) {
+    PROLOGUE_ASSIGN_OR_RETURN(const bool worth_it, ask_for_drafts(false));
+    if (!worth_it) return {};
   }
   read_steps(0);
-  return ask_for_drafts().status();
+  return ask_for_drafts(true).status();
 }
 
-// Returns whether there are some.
-Result<bool> Engine::ask_for_drafts() {
+// Returns whether there are some; without all tokens, whether there would be.
+Result<bool> Engine::ask_for_drafts(bool tokens_are_known) {
   Drafts& own = *drafts_;
   own.decoding.clear();
   own.sequences.clear();
@@ -113,8 +114,8 @@ Result<bool> Engine::ask_for_drafts() {
     own.samples.push_back(&sample);
   }
   if (own.sequences.empty()) return false;
-  PROLOGUE_RETURN_IF_ERROR(own.speculator.propose(own.sequences, own.histories, static_cast<int64_t>(own.decoding.size())));
-  bool found = false;
+  const auto num_rows = static_cast<int64_t>(own.decoding.size());
+  PROLOGUE_ASSIGN_OR_RETURN(const bool found, own.speculator.propose(own.sequences, own.histories, num_rows, tokens_are_known));
   for (size_t s = 0; s < own.sequences.size(); ++s) {
     Sample& sample = *own.samples[s];
     for (const int32_t token : own.sequences[s].drafts) {
@@ -123,7 +124,6 @@ Result<bool> Engine::ask_for_drafts() {
     }
     sample.drafts = std::move(own.sequences[s].drafts);
     sample.draft_evidence = own.sequences[s].evidence;
-    found = found || !sample.drafts.empty();
   }
   return found;
 }

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <iterator>
 
 #include <prologue/engine/scheduler.h>
 #include <prologue/kernels/base/out_of_memory.h>
@@ -178,7 +177,10 @@ bool Scheduler::decodes(const ScheduledSequence& sequence) {
 }
 
 void Scheduler::decoding(std::vector<ScheduledSequence*>& sequences) const {
-  std::copy_if(running_.begin(), running_.end(), std::back_inserter(sequences), [](const auto* each) { return decodes(*each); });
+  for (ScheduledSequence* const each : running_) {
+    if (decodes(*each) && each->siblings.empty())
+      sequences.push_back(each);  // siblings start after one that samples a single token
+  }
 }
 
 // Plans one token of every running sequence whose prompt is computed, and its drafts. Those never take a page that another sequence needs.

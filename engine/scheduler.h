@@ -98,7 +98,7 @@ class Scheduler {
   // host memory) running sequences may have room in the cache that no step fills, and samples that should start may be in no list: the
   // caller removes the requests of all running ones.
   Status plan(StepPlan& plan);
-  // Appends the sequences whose next step has one token, in the order of the step.
+  // Appends the sequences whose next step may have drafts: it has one token, and no sample of the same prompt waits for it.
   void decoding(std::vector<ScheduledSequence*>& sequences) const;
   // Called if the next plan does not continue the previous one (something else has run in between).
   void restart() { last_rows_ = -1; }

@@ -13,6 +13,7 @@ namespace prologue {
 
 inline constexpr int64_t kMaxDrafts = 15;     // of a sequence in a step
 inline constexpr int32_t kDraftEvidence = 4;  // kinds of evidence: DraftSequence::evidence is below this
+inline constexpr int32_t kModelEvidence = 2;  // that of all proposers that are not cheap
 
 // Describes a sequence whose next step may verify drafts.
 struct DraftSequence {
@@ -40,7 +41,8 @@ class Proposer {
   virtual Status propose(std::span<DraftSequence> sequences) = 0;
   // The sequence has ended. Ids that it does not know are ignored.
   virtual void forget(int64_t id) = 0;
-  // Whether a call takes so little time that it may be made for nothing.
+  // Whether a call takes so little time that it may be made for nothing. A proposer that is not cheap is called only if its drafts are
+  // expected to pay, with max_drafts as many as do.
   virtual bool is_cheap() const = 0;
 };
 

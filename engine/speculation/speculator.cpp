@@ -1,6 +1,8 @@
 #include <prologue/engine/speculation/speculator.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 
 #include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/out_of_memory.h>
@@ -104,52 +106,97 @@ double Speculator::acceptance(const DraftHistory& history, int32_t evidence) con
   return history.counts().acceptance(evidence, counts_.acceptance(evidence, expected, kWeightOfExpected), kWeightOfOthers);
 }
 
-Status Speculator::propose(std::span<DraftSequence> sequences, std::span<DraftHistory* const> histories, int64_t num_rows) {
+Result<bool> Speculator::propose(std::span<DraftSequence> sequences, std::span<DraftHistory* const> histories, int64_t num_rows,
+                                 bool tokens_are_known) {
   if (!all_ && !costs_.knows(num_rows, false))
-    return {};  // what a step costs without drafts is found out first, and now and then again
+    return false;  // what a step costs without drafts is found out first, and now and then again
+  if (!proposer_->is_cheap()) {
+    if (!all_ && !choose_depth(sequences, histories, num_rows)) return false;
+    if (!tokens_are_known) return true;
+  }
+  PROLOGUE_RETURN_IF_ERROR(call(sequences));
+  return catch_out_of_memory([&] { return choose_drafts(sequences, histories, num_rows); });
+}
+
+// Sets max_drafts to what makes the most tokens a second, the proposer's time included. Returns false if that is without drafts.
+bool Speculator::choose_depth(std::span<DraftSequence> sequences, std::span<DraftHistory* const> histories,
+                              int64_t num_rows) const {
+  int64_t most = 0, num_drafts = 0, chosen = 0;
+  for (const DraftSequence& sequence : sequences) most = std::max(most, sequence.max_drafts);
+  auto tokens = static_cast<double>(num_rows);
+  double best = tokens / costs_.seconds(num_rows, false);
+  for (int64_t depth = 1; depth <= most; ++depth) {
+    for (size_t s = 0; s < sequences.size(); ++s) {
+      if (sequences[s].max_drafts < depth) continue;
+      tokens += std::pow(acceptance(*histories[s], kModelEvidence), static_cast<double>(depth));
+      ++num_drafts;
+    }
+    if (num_drafts > max_drafts_) break;
+    const double rate = tokens / (costs_.seconds(num_rows + num_drafts, true) + static_cast<double>(depth) * draft_seconds_);
+    if (rate > best) best = rate, chosen = depth;
+  }
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    if (chosen == 0) histories[s]->skip(kModelEvidence);
+    sequences[s].max_drafts = std::min(sequences[s].max_drafts, chosen);
+  }
+  return chosen > 0;
+}
+
+Status Speculator::call(std::span<DraftSequence> sequences) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
   PROLOGUE_RETURN_IF_ERROR(proposer_->propose(sequences));
-  return catch_out_of_memory([&]() -> Status {
-    struct Draft {
-      size_t sequence;
-      double gain;  // the probability that it and all before it are accepted
-    };
-    std::vector<Draft> drafts;
-    for (size_t s = 0; s < sequences.size(); ++s) {
-      DraftSequence& sequence = sequences[s];
-      if (sequence.evidence < 0 || sequence.evidence >= kDraftEvidence) {
-        return invalid_argument("a proposer says evidence ", sequence.evidence, ": it must be between 0 and ",
-                                kDraftEvidence - 1);
-      }
-      if (static_cast<int64_t>(sequence.drafts.size()) > sequence.max_drafts)
-        sequence.drafts.resize(static_cast<size_t>(sequence.max_drafts));
-      double gain = 1.0;
-      const double of_one = acceptance(*histories[s], sequence.evidence);
-      for (size_t i = 0; i < sequence.drafts.size(); ++i) drafts.push_back({s, gain *= of_one});
+  size_t depth = 0;
+  for (const DraftSequence& sequence : sequences) depth = std::max(depth, sequence.drafts.size());
+  if (proposer_->is_cheap() || depth == 0 || ++num_calls_ <= kFirstSteps) return {};
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count() / static_cast<double>(depth);
+  draft_seconds_ =
+      draft_seconds_ == 0.0 ? seconds : draft_seconds_ + kNew * (std::min(seconds, kMostOfOld * draft_seconds_) - draft_seconds_);
+  return {};
+}
+
+// Takes the drafts with the highest probability of all sequences, as many as make the most tokens a second.
+Result<bool> Speculator::choose_drafts(std::span<DraftSequence> sequences, std::span<DraftHistory* const> histories,
+                                       int64_t num_rows) const {
+  struct Draft {
+    size_t sequence;
+    double gain;  // the probability that it and all before it are accepted
+  };
+  std::vector<Draft> drafts;
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    DraftSequence& sequence = sequences[s];
+    if (sequence.evidence < 0 || sequence.evidence >= kDraftEvidence) {
+      return invalid_argument("a proposer says evidence ", sequence.evidence, ": it must be between 0 and ", kDraftEvidence - 1);
     }
-    // The gains of a sequence fall, so the best drafts of all are the first ones of each.
-    std::stable_sort(drafts.begin(), drafts.end(), [](const Draft& a, const Draft& b) { return a.gain > b.gain; });
-    drafts.resize(std::min(drafts.size(), static_cast<size_t>(max_drafts_)));
-    const auto seconds = [&](size_t num_drafts) {
-      return costs_.seconds(num_rows + static_cast<int64_t>(num_drafts), num_drafts > 0);
-    };
-    auto tokens = static_cast<double>(num_rows);
-    double best = seconds(0) > 0.0 ? tokens / seconds(0) : 0.0;
-    size_t chosen = 0;
-    for (size_t n = 1; n <= drafts.size(); ++n) {
-      tokens += drafts[n - 1].gain;
-      const double cost = seconds(n);
-      if (!all_ && cost > 0.0 && tokens / cost <= best) continue;
-      best = cost > 0.0 ? tokens / cost : best;
-      chosen = n;
-    }
-    std::vector<size_t> counts(sequences.size(), 0);
-    for (size_t n = 0; n < chosen; ++n) ++counts[drafts[n].sequence];
-    for (size_t s = 0; s < sequences.size(); ++s) {
-      if (counts[s] == 0 && !sequences[s].drafts.empty()) histories[s]->skip(sequences[s].evidence);
-      sequences[s].drafts.resize(counts[s]);
-    }
-    return {};
-  });
+    if (static_cast<int64_t>(sequence.drafts.size()) > sequence.max_drafts)
+      sequence.drafts.resize(static_cast<size_t>(sequence.max_drafts));
+    double gain = 1.0;
+    const double of_one = acceptance(*histories[s], sequence.evidence);
+    for (size_t i = 0; i < sequence.drafts.size(); ++i) drafts.push_back({s, gain *= of_one});
+  }
+  // The gains of a sequence fall, so the best drafts of all are the first ones of each.
+  std::stable_sort(drafts.begin(), drafts.end(), [](const Draft& a, const Draft& b) { return a.gain > b.gain; });
+  drafts.resize(std::min(drafts.size(), static_cast<size_t>(max_drafts_)));
+  const auto seconds = [&](size_t num_drafts) {
+    return costs_.seconds(num_rows + static_cast<int64_t>(num_drafts), num_drafts > 0);
+  };
+  auto tokens = static_cast<double>(num_rows);
+  double best = seconds(0) > 0.0 ? tokens / seconds(0) : 0.0;
+  size_t chosen = 0;
+  for (size_t n = 1; n <= drafts.size(); ++n) {
+    tokens += drafts[n - 1].gain;
+    const double cost = seconds(n);
+    if (!all_ && cost > 0.0 && tokens / cost <= best) continue;
+    best = cost > 0.0 ? tokens / cost : best;
+    chosen = n;
+  }
+  std::vector<size_t> counts(sequences.size(), 0);
+  for (size_t n = 0; n < chosen; ++n) ++counts[drafts[n].sequence];
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    if (counts[s] == 0 && !sequences[s].drafts.empty()) histories[s]->skip(sequences[s].evidence);
+    sequences[s].drafts.resize(counts[s]);
+  }
+  return chosen > 0;
 }
 
 }  // namespace prologue

@@ -80,23 +80,30 @@ class Speculator {
   Speculator(std::shared_ptr<Proposer> proposer, int64_t max_drafts, bool all, double cost_of_row)
       : proposer_(std::move(proposer)), max_drafts_(max_drafts), all_(all), costs_(cost_of_row) {}
 
-  // Fills in the drafts of the sequences, and cuts those off that are not worth a row. num_rows: of the step, without drafts. histories: of
-  // the sequences, in the same order.
-  Status propose(std::span<DraftSequence> sequences, std::span<DraftHistory* const> histories, int64_t num_rows);
+  // Fills in the drafts of the sequences, and cuts those off that are not worth a row. Returns whether there are drafts. num_rows: of the step,
+  // without drafts. histories: of the sequences, in the same order. tokens_are_known: false if a step is running that samples a token for
+  // some of them. Then what is returned says whether it is worth the wait for these tokens.
+  Result<bool> propose(std::span<DraftSequence> sequences, std::span<DraftHistory* const> histories, int64_t num_rows,
+                       bool tokens_are_known);
   // So many drafts of a sequence were verified, and so many accepted.
   void add(DraftHistory& history, int32_t evidence, int64_t num_drafts, int64_t num_accepted);
-  bool is_cheap() const { return proposer_->is_cheap(); }
   void forget(int64_t id) { proposer_->forget(id); }
   StepCosts& costs() { return costs_; }
 
  private:
   double acceptance(const DraftHistory& history, int32_t evidence) const;
+  bool choose_depth(std::span<DraftSequence> sequences, std::span<DraftHistory* const> histories, int64_t num_rows) const;
+  Status call(std::span<DraftSequence> sequences);
+  Result<bool> choose_drafts(std::span<DraftSequence> sequences, std::span<DraftHistory* const> histories,
+                             int64_t num_rows) const;
 
   std::shared_ptr<Proposer> proposer_;
   int64_t max_drafts_;
   bool all_;
   StepCosts costs_;
-  DraftCounts counts_{0.99};  // of all sequences
+  DraftCounts counts_{0.99};    // of all sequences
+  double draft_seconds_ = 0.0;  // for one more draft of each sequence, with a proposer that is not cheap; 0 = not known
+  int64_t num_calls_ = 0;
 };
 
 }  // namespace prologue

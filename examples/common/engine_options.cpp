@@ -83,9 +83,13 @@ EngineFlags::EngineFlags(Flags& flags, EngineOptions& options, const std::string
         flags.number<int64_t>("--max-step-tokens", options.max_step_tokens, {0, kMaxInt, "0 = chosen"},
                               "tokens of one step, at most: longer prompts are read in chunks; 0 = chosen"),
         app.add_flag("--batch-invariant", options.batch_invariant, "the bits of an output do not depend on what runs beside it"),
-        flags.choice("--speculate", speculate_, {"off", "ngram"},
-                     "verify several tokens a step: ngram guesses those that followed the last ones earlier in the text, or in a "
-                     "request's prediction, as far as it pays; the tokens are the same"),
+        flags.choice(
+            "--speculate", speculate_, {"off", "ngram"},
+            "verify several tokens a step, as far as it pays: ngram guesses those that followed the last ones earlier in the "
+            "text, or in a request's prediction; the tokens are the same"),
+        app.add_option("--draft", options.draft_model_path,
+                       "the same, with the guesses of a small model that has the same tokens: a GGUF file or a directory")
+            ->type_name("PATH"),
         flags.number<int64_t>("--max-drafts", options.max_drafts, {1, kMaxDrafts},
                               "tokens that are guessed of a sequence in a step, at most"),
         flags.number<int32_t>("--threads", options.num_threads, {0, std::max(64, num_cpus), "0 = one per CPU"},
@@ -119,6 +123,10 @@ std::string EngineFlags::apply() {
   options_.cuda_graphs = !no_cuda_graphs_;
   options_.overlap = !no_overlap_;
   if (speculate_ == "ngram") options_.speculation = Speculation::prompt_lookup;
+  if (!options_.draft_model_path.empty()) {
+    if (speculate_ == "ngram") return "--speculate is ngram, and there is a --draft: only one of them can guess";
+    options_.speculation = Speculation::draft_model;
+  }
   if (rounding_ == "per_step") options_.rounding = Rounding::per_step;
   return set_cache_types(kv_cache_dtype_, options_);
 }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <random>
 #include <string>
@@ -196,7 +198,9 @@ class SpeculationEngine : public ::testing::TestWithParam<Place> {
     if (GetParam().device != Device::cuda) return;
     if (const Status gpu = check_gpu(); !gpu.ok()) GTEST_SKIP() << gpu.message();
   }
-  std::string model(const test::TinyLlamaOptions& options = {}) {
+  // `repeats`: it says each token again, mostly.
+  std::string model(bool repeats = false, test::TinyLlamaOptions options = {}) {
+    options.tied_output = repeats;
     std::string test = testing::UnitTest::GetInstance()->current_test_info()->name();
     std::replace(test.begin(), test.end(), '/', '_');
     const std::string path = testing::TempDir() + "prologue_speculation_test_" + test + ".gguf";
@@ -270,11 +274,17 @@ TEST_P(SpeculationEngine, MixedRequestsAreUnchanged) {
 }
 
 TEST_P(SpeculationEngine, ASmallCacheAndFewTokensOfAStepChangeNothing) {
-  const EngineOptions plain = options(model());
-  EngineOptions small = plain;
-  small.max_step_tokens = 16;
-  small.kv_memory = load(plain)->options().kv_memory / load(plain)->stats().kv.groups.front().num_pages * 40;
-  expect_unchanged(plain, small, mixed_requests(16, 2), 0.7);
+  for (const bool repeats : {false, true}) {
+    const EngineOptions plain = options(model(repeats));
+    EngineOptions few = plain;
+    few.max_step_tokens = 16;  // samples of a prompt start one after another
+    EngineOptions small = few;
+    small.kv_memory = load(plain)->options().kv_memory / load(plain)->stats().kv.groups.front().num_pages * 40;
+    for (const uint64_t seed : {2, 5}) {
+      expect_unchanged(plain, few, mixed_requests(10, seed), 0.9);
+      expect_unchanged(plain, small, mixed_requests(16, seed), 0.7);
+    }
+  }
 }
 
 TEST_P(SpeculationEngine, QuantisedCachesAreUnchanged) {
@@ -282,7 +292,7 @@ TEST_P(SpeculationEngine, QuantisedCachesAreUnchanged) {
     SCOPED_TRACE(type);
     test::TinyLlamaOptions wide;
     wide.head_dim = 32;
-    EngineOptions plain = options(model(wide));
+    EngineOptions plain = options(model(false, wide));
     plain.kv_format = kv_format_of(type);
     ASSERT_NE(plain.kv_format.type, DType::unset);
     expect_unchanged(plain, plain, mixed_requests(6, 3), 0.7);
@@ -291,7 +301,7 @@ TEST_P(SpeculationEngine, QuantisedCachesAreUnchanged) {
 
 // A text that repeats itself: lookup guesses, and needs fewer steps.
 TEST_P(SpeculationEngine, LookupTakesFewerSteps) {
-  EngineOptions plain = options(model());
+  EngineOptions plain = options(model(true));
   Tokens prompt;
   for (int i = 0; i < 24; ++i) prompt.push_back(10 + i % 6);
   Request each = request(prompt, 64);
@@ -357,6 +367,43 @@ TEST_P(SpeculationEngine, CancelledRequestsLeaveNothing) {
     EXPECT_TRUE(engine->check_integrity().ok()) << engine->check_integrity().message();
   }
   expect_same(wanted, engine->generate(requests).value());
+}
+
+// The model itself as draft model agrees with itself, however tokens are sampled; another one mostly does not. Neither changes the text.
+TEST_P(SpeculationEngine, ADraftModelChangesNothing) {
+  const std::string path = model();
+  const EngineOptions plain = options(path);
+  const std::string other = path + ".other.gguf";
+  test::TinyLlamaOptions different;
+  different.seed = 2;
+  different.num_layers = 1;
+  different.tied_output = false;
+  ASSERT_TRUE(test::write_tiny_llama(other, different));
+  for (const std::string& draft : {path, other}) {
+    SCOPED_TRACE(draft);
+    EngineOptions drafting = plain;
+    drafting.speculation = Speculation::draft_model;
+    drafting.draft_model_path = draft;
+    drafting.all_drafts = true;
+    drafting.max_drafts = 5;
+    const std::vector<Request> requests = mixed_requests(10, 5);
+    const std::vector<Completion> wanted = load(plain)->generate(requests).value();
+    const auto engine = load(drafting);
+    for (int round = 0; round < 2; ++round) expect_same(wanted, engine->generate(requests).value());
+    EXPECT_TRUE(engine->check_integrity().ok()) << engine->check_integrity().message();
+    const EngineStats stats = engine->stats();
+    EXPECT_GT(stats.draft_tokens, 200);
+    if (draft == path && GetParam().dtype == DType::f32) {
+      EXPECT_GT(stats.accepted_tokens, stats.draft_tokens * 9 / 10);
+    } else if (draft != path) {
+      EXPECT_LT(stats.accepted_tokens, stats.draft_tokens / 4);
+    }
+    drafting.all_drafts = false;  // what pays is up to the machine
+    expect_same(wanted, load(drafting)->generate(requests).value());
+    drafting.max_step_tokens = 16;  // prompts are read in parts
+    drafting.all_drafts = true;
+    expect_same(wanted, load(drafting)->generate(requests).value());
+  }
 }
 
 TEST_P(SpeculationEngine, WindowsAndRopesOfTheLengthAreUnchanged) {
@@ -447,6 +494,33 @@ TEST(Speculation, SaysWhatIsWrongWithAProposer) {
   options.speculation = Speculation::prompt_lookup;
   options.max_drafts = 16;
   EXPECT_EQ(Engine::load(options).status().message(), "the number of drafts of a sequence is 16: it must be between 1 and 15");
+}
+
+TEST(Speculation, SaysWhyAModelCannotDraft) {
+  const std::string path = testing::TempDir() + "prologue_speculation_test_draft.gguf", other = path + ".other.gguf";
+  ASSERT_TRUE(test::write_tiny_llama(path, {}));
+  EngineOptions options = options_for({});
+  options.model_path = path;
+  options.speculation = Speculation::draft_model;
+  EXPECT_EQ(Engine::load(options).status().message(),
+            "speculation is draft_model without a draft_model_path: draft_model needs one, and no other kind has one");
+  options.draft_model_path = path;
+  options.tensor_parallel = 2;
+  EXPECT_EQ(Engine::load(options).status().message(),
+            "there is a draft model, and tensor_parallel is 2: a draft model runs on one rank only");
+  options.tensor_parallel = 1;
+  options.draft_model_path = other + ".nowhere";
+  EXPECT_NE(Engine::load(options).status().message().find("nowhere"), std::string::npos);
+  std::ifstream in(path, std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(in)), {});
+  const size_t token = bytes.find("<|im_start|>");
+  ASSERT_NE(token, std::string::npos);
+  std::ofstream(other, std::ios::binary) << bytes.replace(token, 12, "<|im_other|>");
+  options.draft_model_path = other;
+  EXPECT_EQ(Engine::load(options).status().message().find(
+                other + ": the draft model's token 1 is '<|im_other|>', the model's is '<|im_start|>'"),
+            0u)
+      << Engine::load(options).status().message();
 }
 
 // ---- Prompt lookup ----
@@ -619,7 +693,7 @@ TEST(Speculator, VerifiesWhatPays) {
     std::vector<DraftSequence> sequences(2);
     for (DraftSequence& each : sequences) each.max_drafts = 8;
     const std::vector<DraftHistory*> histories = {&likely, &unlikely};
-    EXPECT_TRUE(speculator.propose(sequences, histories, 2).ok());
+    EXPECT_TRUE(speculator.propose(sequences, histories, 2, true).ok());
     return std::pair(sequences[0].drafts.size(), sequences[1].drafts.size());
   };
   using Counts = std::pair<size_t, size_t>;
