@@ -2284,6 +2284,8 @@ PROLOGUE_C_API prologue_status prologue_scale_logits(
 //   logits      [num_rows, vocab_size] float32, row stride logits_stride
 //   rows        [num_rows]             one prologue_sampling_row per row, on the device
 //   tokens      [num_rows]             int32, written
+//   token_ids   [num_tokens]           int32; null = no row is of a chain
+//   logit_rows  [num_rows]             int32: the token of each row, 0 to num_tokens - 1; null as token_ids
 //   row_faults  [num_rows]             uint8, written: PROLOGUE_FAULT_CODE_LOGITS_NOT_A_NUMBER if a logit of the row is NaN, else 0;
 //                                      null = not wanted
 //
@@ -2295,7 +2297,13 @@ PROLOGUE_C_API prologue_status prologue_scale_logits(
 //   x = x - presence_penalty                  if n > 0
 // Each operation is rounded to float32 and nothing is fused, so every backend has the same bits. What follows, temperature and greedy
 // choice included, sees the adjusted logits. A bias of -infinity forbids a token: it is chosen only if no other token is left.
-// counts[i] is 2 * n + (1 if token i is in the prompt). prologue_sample() adds 2 to the entry of the chosen token, of greedy rows, too.
+// counts[i] is 2 * n + (1 if token i is in the prompt). prologue_sample() adds 2 to the entry of the chosen token, of greedy rows, too, unless the row
+// is one of a chain.
+//
+// Several rows may be a *chain*: the tokens of one sequence of which all but the first are drafts, guesses that are verified. Row i of a chain
+// has chain = i + 1, and follows row i - 1. token_ids[logit_rows[r]] is the token of row r, so for i > 0 a draft. The row counts the drafts of
+// rows 1 to i as generated, in addition to counts. Which of them are right is known when all rows are chosen, so counts of rows of a chain
+// are left as they are: prologue_end_step() adds to them.
 //
 // A row with temperature 0 is greedy: the largest logit is chosen; of equal logits, the lower id. NaN logits are never chosen; if
 // all logits of a row are NaN, id 0 is. Otherwise p = softmax(logits / temperature), and tokens are ordered by (logit descending,
@@ -2312,10 +2320,13 @@ PROLOGUE_C_API prologue_status prologue_scale_logits(
 // The probability mass for top_p is summed in 64-bit fixed point (units of 2^-40), so the sum does not depend on its order.
 // prologue_sampling_row values are on the device and cannot be checked before the launch. Outside their range they mean: temperature < 0 or
 // NaN: greedy; top_p <= 0 or NaN: keep one token; min_p > 1: 1; min_p NaN: off; repetition_penalty not a finite number above 0: 1;
-// another penalty that is not finite: 0; an entry of counts below 0: 0; one that 2 more would overflow stays.
+// another penalty that is not finite: 0; an entry of counts below 0: 0; one that 2 more would overflow stays; a chain outside of 0..PROLOGUE_MAX_CHAIN,
+// or that would begin before row 0: 0; a draft of a token outside of 0..num_tokens - 1 is no draft.
 // The arrays behind counts and bias are the caller's responsibility: counts of two rows must not overlap each other or another array
 // of the call. Rows may share a bias.
 // num_rows = 0 is a no-op. Never allocates or synchronises; no host round trip; safe under graph capture.
+
+#define PROLOGUE_MAX_CHAIN INT64_C(16)
 
 typedef struct prologue_sampling_row {
   float temperature;  // >= 0; 0 = greedy
@@ -2328,7 +2339,7 @@ typedef struct prologue_sampling_row {
   float repetition_penalty;  // = 1.0f; > 0; 1 = off
   float presence_penalty;    // 0 = off
   float frequency_penalty;   // 0 = off
-  int32_t reserved;          // not used
+  int32_t chain;             // 0 = none; i + 1: row i of a chain of rows; 1 to PROLOGUE_MAX_CHAIN
   int32_t* counts;           // [vocab_size] on the device, updated; null = no penalties
   const float* bias;         // [vocab_size] on the device; null = none
 } prologue_sampling_row;
@@ -2342,8 +2353,11 @@ typedef struct prologue_sampling_params {
   const prologue_sampling_row* rows;
   int32_t* tokens;
   uint8_t* row_faults;
-  bool overlaps;         // the launch may begin while the kernels before it in the stream run; they must not write `rows`
-  uint64_t reserved[4];  // zeros
+  bool overlaps;  // the launch may begin while the kernels before it in the stream run; they must not write `rows`
+  int64_t num_tokens;
+  const int32_t* token_ids;
+  const int32_t* logit_rows;
+  uint64_t reserved[1];  // zeros
 } prologue_sampling_params;
 PROLOGUE_C_API void prologue_sampling_params_init(prologue_sampling_params* value);
 
@@ -2424,6 +2438,18 @@ PROLOGUE_C_API prologue_status prologue_logprobs(const prologue_logprobs_params*
 //   slot_mapping  [num_seqs]                     int64, updated, of each group
 //   block_table   [num_seqs, max_pages]          int32, row stride block_table_stride, of each group; groups may share one
 //
+// 3. If num_rows is not 0, the step had rows of logits with chains of drafts (section sampling). Row r, which is row i of a chain, is *accepted* if
+//    i is 0, or if row r - 1 is accepted and has sampled the token of row r: tokens[r - 1] == token_ids[logit_rows[r]]. For each accepted row
+//    with counts:
+//
+//   rows[r].counts[tokens[r]]  += 2      unless that overflows
+//
+//   rows        [num_rows]    prologue_sampling_row, read
+//   tokens      [num_rows]    int32: the output of prologue_sample()
+//   token_ids   [num_tokens]  int32, read
+//   logit_rows  [num_rows]    int32; the draft of a row outside of 0..num_tokens - 1 is not accepted
+//   Not together with advance, whose lists have the same names.
+//
 // Positions wrap on overflow. Without advance the second list of members is not looked at. All arrays are on the device of the
 // operation. Those that are written must not overlap any other. num_tokens and num_seqs may each be 0. Never allocates or synchronises;
 // safe under graph capture.
@@ -2460,7 +2486,10 @@ typedef struct prologue_end_step_params {
   prologue_sampling_row* rows;
   int64_t num_groups;  // 1 to PROLOGUE_MAX_STEP_GROUPS
   prologue_end_step_group groups[PROLOGUE_MAX_STEP_GROUPS];
-  uint64_t reserved[4];  // zeros
+  int64_t num_rows;
+  int64_t vocab_size;  // with num_rows: entries of counts; a token that is not below is not counted
+  const int32_t* logit_rows;
+  uint64_t reserved[1];  // zeros
 } prologue_end_step_params;
 PROLOGUE_C_API void prologue_end_step_params_init(prologue_end_step_params* value);
 

@@ -210,6 +210,7 @@ PAGED_ATTENTION_COUNTERS = 264
 MAX_RANKS = 8
 MAX_EXPERTS = 1024
 MAX_EXPERTS_PER_TOKEN = 32
+MAX_CHAIN = 16
 MAX_TOP_LOGPROBS = 20
 MAX_STEP_GROUPS = 8
 
@@ -1147,7 +1148,7 @@ class SamplingRow(_Struct):
         ("repetition_penalty", c_float),
         ("presence_penalty", c_float),
         ("frequency_penalty", c_float),
-        ("reserved", c_int32),
+        ("chain", c_int32),
         ("counts", c_void_p),
         ("bias", c_void_p),
     ]
@@ -1165,7 +1166,10 @@ class SamplingParams(_Struct):
         ("tokens", c_void_p),
         ("row_faults", c_void_p),
         ("overlaps", c_bool),
-        ("reserved", c_uint64 * 4),
+        ("num_tokens", c_int64),
+        ("token_ids", c_void_p),
+        ("logit_rows", c_void_p),
+        ("reserved", c_uint64 * 1),
     ]
 
 
@@ -1219,7 +1223,10 @@ class EndStepParams(_Struct):
         ("rows", c_void_p),
         ("num_groups", c_int64),
         ("groups", EndStepGroup * 8),
-        ("reserved", c_uint64 * 4),
+        ("num_rows", c_int64),
+        ("vocab_size", c_int64),
+        ("logit_rows", c_void_p),
+        ("reserved", c_uint64 * 1),
     ]
 
 

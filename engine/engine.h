@@ -68,7 +68,7 @@ struct EngineOptions {
   bool cuda_graphs = true;      // decode steps are captured and replayed
   bool overlap = true;          // CUDA: a step is enqueued before the host knows the tokens of the previous one
   // Drafts of the next tokens are verified, several in a step. Sampled tokens are those that come without; bits of logits may differ as they
-  // do between batches. Requests with penalties have no drafts.
+  // do between batches.
   Speculation speculation = Speculation::none;
   int64_t max_drafts = kMaxDrafts;  // of a sequence in a step, 1 to kMaxDrafts
   std::string draft_model_path;
@@ -257,7 +257,7 @@ class Engine {
   Status add_to_batch(SequenceId id, const int32_t* tokens, int64_t first, int64_t count, int64_t num_rows,
                       const RopePositions& rope_positions, const RopeSet& set);
   SamplingRow sampling_of(const Sample& sample, int64_t position) const;
-  Status set_sampling(int64_t index, Sample& sample, int64_t position);
+  Status set_sampling(int64_t index, Sample& sample, int64_t position, int32_t chain);
   Status make_adjustments(Sample& sample);
   Status read_step();
   void note_cost(const EnqueuedStep& step);

@@ -103,7 +103,7 @@ Result<bool> Engine::ask_for_drafts(bool tokens_are_known) {
     each->drafts.clear();
     DraftSequence sequence;
     sequence.max_drafts = std::min(options_.max_drafts, each->max_length - each->length() - 1);
-    if (sequence.max_drafts < 1 || has_penalties(sample.active.request.sampling)) continue;
+    if (sequence.max_drafts < 1) continue;
     sequence.id = sample.id();
     sequence.tokens = each->tokens;
     sequence.num_prompt = sample.num_prompt;
@@ -201,7 +201,8 @@ Status Engine::fill_batch(const StepPlan& plan) {
       const int64_t row = planned.first_row + i;
       auto& sample = static_cast<Sample&>(*plan.rows[static_cast<size_t>(row)]);
       begin(sample, sample.num_prompt);  // one that starts from the prompt of another
-      PROLOGUE_RETURN_IF_ERROR(set_sampling(row, sample, planned.first + (planned.verifies ? i + 1 : planned.count)));
+      const int64_t position = planned.first + (planned.verifies ? i + 1 : planned.count);
+      PROLOGUE_RETURN_IF_ERROR(set_sampling(row, sample, position, planned.verifies ? static_cast<int32_t>(i) + 1 : 0));
     }
   }
   return {};
@@ -241,9 +242,10 @@ SamplingRow Engine::sampling_of(const Sample& sample, int64_t position) const {
   return row;
 }
 
-Status Engine::set_sampling(int64_t index, Sample& sample, int64_t position) {
+Status Engine::set_sampling(int64_t index, Sample& sample, int64_t position, int32_t chain) {
   const SamplingOptions& options = sample.active.request.sampling;
   SamplingRow row = sampling_of(sample, position);
+  row.chain = chain;
   if (!has_penalties(options) && options.logit_bias.empty()) {
     batch_.set_sampling(index, row);
     return {};

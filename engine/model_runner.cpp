@@ -341,6 +341,9 @@ Status ModelRunner::enqueue_graph(const StepInputs& step) {
   sampling.rows = step.sampling_rows;
   sampling.tokens = result<int32_t>(at_.tokens);
   sampling.row_faults = result<uint8_t>(at_.row_faults);
+  sampling.num_tokens = step.num_tokens;
+  sampling.token_ids = step.token_ids;
+  sampling.logit_rows = step.logit_rows;
   sampling.overlaps = true;
   PROLOGUE_RETURN_IF_ERROR(sample(sampling, execution_));
 
@@ -351,15 +354,19 @@ Status ModelRunner::enqueue_graph(const StepInputs& step) {
   end.token_faults = executor.token_faults();
   end.seq_faults = result<uint8_t>(at_.seq_faults);
   end.overlaps = true;
-  if (decodes(step)) {
+  end.tokens = sampling.tokens;
+  end.token_ids = step.token_ids;
+  end.rows = step.sampling_rows;
+  end.vocab_size = model_.config.vocab_size;
+  if (!decodes(step)) {
+    end.num_rows = step.num_logit_rows;
+    end.logit_rows = step.logit_rows;
+  } else {
     end.advance = 1;
-    end.tokens = sampling.tokens;
-    end.token_ids = step.token_ids;
     end.positions = step.positions;
     end.num_position_axes = step.num_position_axes;
     end.position_axis_stride = step.position_axis_stride;
     end.seq_lens = step.seq_lens;
-    end.rows = step.sampling_rows;
     const KvStorageConfig& storage = storage_.config();
     end.num_groups = storage.num_groups();
     for (size_t g = 0; g < storage.pages_of_group.size(); ++g) {

@@ -50,6 +50,16 @@ Status check_advance(const EndStepParams& p, RegionChecks& regions) {
   return regions.write(rows);
 }
 
+Status check_chains(const EndStepParams& p, RegionChecks& regions) {
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "vocab_size", p.vocab_size, 1, INT32_MAX));
+  Region rows = array_region("rows", p.rows, p.num_rows, sizeof(SamplingRow));
+  rows.alignment = alignof(SamplingRow);
+  PROLOGUE_RETURN_IF_ERROR(regions.read(rows));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("tokens", p.tokens, p.num_rows, 4)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("token_ids", p.token_ids, p.num_tokens, 4)));
+  return regions.read(array_region("logit_rows", p.logit_rows, p.num_rows, 4));
+}
+
 }  // namespace
 
 Status validate(const EndStepParams& p, const Execution& execution) {
@@ -60,12 +70,14 @@ Status validate(const EndStepParams& p, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("cu_seqlens_q", p.cu_seqlens_q, p.num_seqs == 0 ? 0 : p.num_seqs + 1, 4)));
   PROLOGUE_RETURN_IF_ERROR(regions.write(array_region("token_faults", p.token_faults, p.num_tokens, 1)));
   PROLOGUE_RETURN_IF_ERROR(regions.write(array_region("seq_faults", p.seq_faults, p.num_seqs, 1)));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_rows", p.num_rows, 0, p.advance != 0 ? 0 : INT32_MAX));
   if (p.advance != 0) PROLOGUE_RETURN_IF_ERROR(check_advance(p, regions));
+  if (p.num_rows > 0) PROLOGUE_RETURN_IF_ERROR(check_chains(p, regions));
   return regions.check_all_apart();
 }
 
 Status run_validated(const EndStepParams& params, const Execution& execution) {
-  if (params.num_tokens == 0 && params.num_seqs == 0) return {};
+  if (params.num_tokens == 0 && params.num_seqs == 0 && params.num_rows == 0) return {};
   return dispatch(execution, cpu::end_step, cuda::end_step, params);
 }
 

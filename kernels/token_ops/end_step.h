@@ -30,6 +30,18 @@
 //   slot_mapping  [num_seqs]                     int64, updated, of each group
 //   block_table   [num_seqs, max_pages]          int32, row stride block_table_stride, of each group; groups may share one
 //
+// 3. If num_rows is not 0, the step had rows of logits with chains of drafts (sampling.h). Row r, which is row i of a chain, is *accepted* if
+//    i is 0, or if row r - 1 is accepted and has sampled the token of row r: tokens[r - 1] == token_ids[logit_rows[r]]. For each accepted row
+//    with counts:
+//
+//   rows[r].counts[tokens[r]]  += 2      unless that overflows
+//
+//   rows        [num_rows]    SamplingRow, read
+//   tokens      [num_rows]    int32: the output of sample()
+//   token_ids   [num_tokens]  int32, read
+//   logit_rows  [num_rows]    int32; the draft of a row outside of 0..num_tokens - 1 is not accepted
+//   Not together with advance, whose lists have the same names.
+//
 // Positions wrap on overflow. Without advance the second list of members is not looked at. All arrays are on the device of the
 // operation. Those that are written must not overlap any other. num_tokens and num_seqs may each be 0. Never allocates or synchronises;
 // safe under graph capture.
@@ -74,7 +86,10 @@ struct EndStepParams {
   SamplingRow* rows = nullptr;
   int64_t num_groups = 0;  // 1 to kMaxStepGroups
   EndStepGroup groups[kMaxStepGroups];
-  uint64_t reserved[4] = {};  // zeros: docs/versioning.md
+  int64_t num_rows = 0;
+  int64_t vocab_size = 0;  // with num_rows: entries of counts; a token that is not below is not counted
+  const int32_t* logit_rows = nullptr;
+  uint64_t reserved[1] = {};  // zeros: docs/versioning.md
 };
 
 PROLOGUE_API Status end_step(const EndStepParams& params, const Execution& execution);

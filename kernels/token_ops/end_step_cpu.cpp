@@ -15,6 +15,7 @@ Status end_step(const EndStepParams& p, const Execution&) {
   if (p.advance != 0) {
     for (int64_t s = 0; s < p.num_seqs; ++s) advance_sequence(p, s);
   }
+  for (int64_t r = 0; r < p.num_rows; ++r) count_chain(p, r);
   return {};
 }
 

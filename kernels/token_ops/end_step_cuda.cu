@@ -22,7 +22,7 @@ __device__ uint8_t first_fault(const EndStepParams& p, int64_t s) {
 }
 
 // There is one block: faults are cleared when all sequences have read theirs. The tokens are divided over its threads, and a thread
-// advances a sequence. Faults are rare: a warp for each sequence looks for them only if there is one.
+// advances a sequence, or counts a chain. Faults are rare: a warp for each sequence looks for them only if there is one.
 __global__ void __launch_bounds__(kThreads) end_step_kernel(const __grid_constant__ EndStepParams p) {
   wait_for_previous_kernels();
   bool faulty = false;
@@ -37,6 +37,7 @@ __global__ void __launch_bounds__(kThreads) end_step_kernel(const __grid_constan
   } else {
     for (int64_t s = threadIdx.x; s < p.num_seqs; s += kThreads) p.seq_faults[s] = 0;
   }
+  for (int64_t r = threadIdx.x; r < p.num_rows; r += kThreads) count_chain(p, r);
   if (p.advance == 0) return;
   for (int64_t s = threadIdx.x; s < p.num_seqs; s += kThreads) advance_sequence(p, s);
 }

@@ -5,6 +5,7 @@
 
 #include <prologue/kernels/base/host_device.h>
 #include <prologue/kernels/token_ops/end_step.h>
+#include <prologue/kernels/token_ops/sampling_math.h>
 
 namespace prologue {
 
@@ -31,6 +32,20 @@ PROLOGUE_HOST_DEVICE inline int32_t next_position(int32_t position) {
 }
 PROLOGUE_HOST_DEVICE inline int64_t next_position(int64_t position) {
   return static_cast<int64_t>(static_cast<uint64_t>(position) + 1u);
+}
+
+// Counts the accepted rows of the chain that begins in row r; nothing if none begins there.
+PROLOGUE_HOST_DEVICE inline void count_chain(const EndStepParams& p, int64_t r) {
+  if (p.rows[r].chain != 1) return;
+  for (int32_t chain = 1;; ++chain, ++r) {
+    const int32_t token = p.tokens[r];
+    if (int32_t* const counts = p.rows[r].counts; counts != nullptr && token >= 0 && token < p.vocab_size) {
+      counts[token] = counted(counts[token]);
+    }
+    if (chain == kMaxChain || r + 1 >= p.num_rows || p.rows[r + 1].chain != chain + 1) return;
+    const int32_t next = p.logit_rows[r + 1];
+    if (next < 0 || next >= p.num_tokens || p.token_ids[next] != token) return;
+  }
 }
 
 PROLOGUE_HOST_DEVICE inline void advance_sequence(const EndStepParams& p, int64_t s) {

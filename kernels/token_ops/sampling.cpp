@@ -31,11 +31,20 @@ Status validate(const SamplingParams& p, const Execution& execution) {
   if (__builtin_mul_overflow(p.logits_stride, 4, &logits.strides[0])) logits.strides[0] = INT64_MAX;
   Region rows = array_region("rows", p.rows, p.num_rows, sizeof(SamplingRow));
   rows.alignment = alignof(SamplingRow);
+  if ((p.token_ids == nullptr) != (p.logit_rows == nullptr)) {
+    return invalid_argument(
+        "sample: ",
+        p.token_ids == nullptr ? "logit_rows is given and token_ids is null" : "token_ids is given and logit_rows is null",
+        ": chains need both");
+  }
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_tokens", p.num_tokens, 0, INT32_MAX));
   const Region tokens = array_region("tokens", p.tokens, p.num_rows, 4);
   const Region row_faults = array_region("row_faults", p.row_faults, p.row_faults == nullptr ? 0 : p.num_rows, 1);
   RegionChecks regions(kName);
   PROLOGUE_RETURN_IF_ERROR(regions.read(logits));
   PROLOGUE_RETURN_IF_ERROR(regions.read(rows));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("token_ids", p.token_ids, p.token_ids == nullptr ? 0 : p.num_tokens, 4)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("logit_rows", p.logit_rows, p.logit_rows == nullptr ? 0 : p.num_rows, 4)));
   PROLOGUE_RETURN_IF_ERROR(regions.write(tokens));
   PROLOGUE_RETURN_IF_ERROR(regions.write(row_faults));
   return regions.check_all_apart();

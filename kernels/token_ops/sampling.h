@@ -3,6 +3,8 @@
 //   logits      [num_rows, vocab_size] float32, row stride logits_stride
 //   rows        [num_rows]             one SamplingRow per row, on the device
 //   tokens      [num_rows]             int32, written
+//   token_ids   [num_tokens]           int32; null = no row is of a chain
+//   logit_rows  [num_rows]             int32: the token of each row, 0 to num_tokens - 1; null as token_ids
 //   row_faults  [num_rows]             uint8, written: FaultCode::logits_not_a_number if a logit of the row is NaN, else 0;
 //                                      null = not wanted
 //
@@ -14,7 +16,13 @@
 //   x = x - presence_penalty                  if n > 0
 // Each operation is rounded to float32 and nothing is fused, so every backend has the same bits. What follows, temperature and greedy
 // choice included, sees the adjusted logits. A bias of -infinity forbids a token: it is chosen only if no other token is left.
-// counts[i] is 2 * n + (1 if token i is in the prompt). sample() adds 2 to the entry of the chosen token, of greedy rows, too.
+// counts[i] is 2 * n + (1 if token i is in the prompt). sample() adds 2 to the entry of the chosen token, of greedy rows, too, unless the row
+// is one of a chain.
+//
+// Several rows may be a *chain*: the tokens of one sequence of which all but the first are drafts, guesses that are verified. Row i of a chain
+// has chain = i + 1, and follows row i - 1. token_ids[logit_rows[r]] is the token of row r, so for i > 0 a draft. The row counts the drafts of
+// rows 1 to i as generated, in addition to counts. Which of them are right is known when all rows are chosen, so counts of rows of a chain
+// are left as they are: end_step() adds to them.
 //
 // A row with temperature 0 is greedy: the largest logit is chosen; of equal logits, the lower id. NaN logits are never chosen; if
 // all logits of a row are NaN, id 0 is. Otherwise p = softmax(logits / temperature), and tokens are ordered by (logit descending,
@@ -31,7 +39,8 @@
 // The probability mass for top_p is summed in 64-bit fixed point (units of 2^-40), so the sum does not depend on its order.
 // SamplingRow values are on the device and cannot be checked before the launch. Outside their range they mean: temperature < 0 or
 // NaN: greedy; top_p <= 0 or NaN: keep one token; min_p > 1: 1; min_p NaN: off; repetition_penalty not a finite number above 0: 1;
-// another penalty that is not finite: 0; an entry of counts below 0: 0; one that 2 more would overflow stays.
+// another penalty that is not finite: 0; an entry of counts below 0: 0; one that 2 more would overflow stays; a chain outside of 0..kMaxChain,
+// or that would begin before row 0: 0; a draft of a token outside of 0..num_tokens - 1 is no draft.
 // The arrays behind counts and bias are the caller's responsibility: counts of two rows must not overlap each other or another array
 // of the call. Rows may share a bias.
 // num_rows = 0 is a no-op. Never allocates or synchronises; no host round trip; safe under graph capture.
@@ -42,6 +51,8 @@
 #include <prologue/kernels/base/execution.h>
 
 namespace prologue {
+
+inline constexpr int32_t kMaxChain = 16;  // rows
 
 struct SamplingRow {
   float temperature = 0.0f;  // >= 0; 0 = greedy
@@ -54,9 +65,9 @@ struct SamplingRow {
   float repetition_penalty = 1.0f;  // > 0; 1 = off
   float presence_penalty = 0.0f;    // 0 = off
   float frequency_penalty = 0.0f;   // 0 = off
-  int32_t reserved = 0;
-  int32_t* counts = nullptr;    // [vocab_size] on the device, updated; null = no penalties
-  const float* bias = nullptr;  // [vocab_size] on the device; null = none
+  int32_t chain = 0;                // 0 = none; i + 1: row i of a chain of rows; 1 to kMaxChain
+  int32_t* counts = nullptr;        // [vocab_size] on the device, updated; null = no penalties
+  const float* bias = nullptr;      // [vocab_size] on the device; null = none
 };
 
 struct SamplingParams {
@@ -67,8 +78,11 @@ struct SamplingParams {
   const SamplingRow* rows = nullptr;
   int32_t* tokens = nullptr;
   uint8_t* row_faults = nullptr;
-  bool overlaps = false;      // the launch may begin while the kernels before it in the stream run; they must not write `rows`
-  uint64_t reserved[4] = {};  // zeros: docs/versioning.md
+  bool overlaps = false;  // the launch may begin while the kernels before it in the stream run; they must not write `rows`
+  int64_t num_tokens = 0;
+  const int32_t* token_ids = nullptr;
+  const int32_t* logit_rows = nullptr;
+  uint64_t reserved[1] = {};  // zeros: docs/versioning.md
 };
 
 PROLOGUE_API Status sample(const SamplingParams& params, const Execution& execution);

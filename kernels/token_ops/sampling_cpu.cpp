@@ -135,11 +135,12 @@ int32_t choose(const Logits& logits, const Largest& top, const SamplingRow& row)
 Status sample(const SamplingParams& params, const Execution& execution) {
   parallel_for(params.num_rows, execution.num_threads, [&](int64_t r) {
     const SamplingRow& row = params.rows[r];
-    const Logits logits{params.logits + r * params.logits_stride, static_cast<int32_t>(params.vocab_size), adjustments_of(row)};
+    const Logits logits{params.logits + r * params.logits_stride, static_cast<int32_t>(params.vocab_size),
+                        adjustments_of(params, row, r)};
     const Largest top = largest(logits);
     const int32_t choice = choose(logits, top, row);
     params.tokens[r] = choice;
-    if (row.counts != nullptr) row.counts[choice] = counted(row.counts[choice]);
+    if (row.counts != nullptr && place_in_chain(row, r) < 0) row.counts[choice] = counted(row.counts[choice]);
     const FaultCode fault = top.nan_given ? FaultCode::logits_not_a_number : FaultCode::none;
     if (params.row_faults != nullptr) params.row_faults[r] = static_cast<uint8_t>(fault);
   });

@@ -149,7 +149,8 @@ __device__ uint64_t cut(Shared& shared, const Row& row, int limit, float top_p) 
         if (!by_mass) {
           weight[i] += count;
         } else if (count > 0) {
-          weight[i] += static_cast<uint64_t>(row.parts.of(shared.mass_high[digit], part)) << 32 | row.parts.of(shared.mass_low[digit], part);
+          weight[i] += static_cast<uint64_t>(row.parts.of(shared.mass_high[digit], part)) << 32 |
+                       row.parts.of(shared.mass_low[digit], part);
         }
       }
     }
@@ -183,7 +184,7 @@ __device__ uint64_t cut(Shared& shared, const Row& row, int limit, float top_p) 
 // Called by one thread, when all have read the counts for the last time.
 __device__ void finish(const SamplingParams& p, int64_t index, const SamplingRow& request, int32_t token) {
   p.tokens[index] = token;
-  if (request.counts != nullptr) request.counts[token] = counted(request.counts[token]);
+  if (request.counts != nullptr && place_in_chain(request, index) < 0) request.counts[token] = counted(request.counts[token]);
 }
 
 // Each row has a block or a cluster of several; their threads stride over its tokens.
@@ -193,15 +194,10 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(const __grid_constant_
   const int64_t index = static_cast<int>(blockIdx.x) / num_parts;
   const bool decides = parts.rank == 0 && threadIdx.x == 0;
   const SamplingRow request = p.rows[index];
-  Row row = {parts,
-             p.logits + index * p.logits_stride,
-             static_cast<int>(p.vocab_size),
-             0.0f,
-             request.temperature,
-             0,
-             adjustments_of(request)};
+  Row row = {parts, p.logits + index * p.logits_stride, static_cast<int>(p.vocab_size), 0.0f, request.temperature, 0, {}};
   let_next_kernel_start();
   wait_for_previous_kernels();
+  row.adjustments = adjustments_of(p, request, index);
 
   uint64_t first = 0;
   bool nan_given = false;

@@ -21,17 +21,49 @@ struct Adjustments {
   const float* bias;
   const int32_t* counts;  // null, too, if all penalties are off
   float repetition, presence, frequency;
+  // Drafts that count as generated: token_ids[draft_rows[i]], 0 <= i < num_drafts. Bit t % 64 of draft_bits is set for each draft t.
+  const int32_t* token_ids;
+  const int32_t* draft_rows;
+  int64_t num_tokens;
+  int32_t num_drafts;
+  uint64_t draft_bits;
+
+  // Returns draft i, or -1 if its row has no token.
+  PROLOGUE_HOST_DEVICE int32_t draft(int32_t i) const {
+    const int32_t row = draft_rows[i];
+    return row >= 0 && row < num_tokens ? token_ids[row] : -1;
+  }
 };
 
 PROLOGUE_HOST_DEVICE inline bool is_finite(float x) { return x - x == 0.0f; }
 
-PROLOGUE_HOST_DEVICE inline Adjustments adjustments_of(const SamplingRow& row) {
-  Adjustments a = {row.bias, row.counts, 1.0f, 0.0f, 0.0f};
+// Returns the row's place in its chain, or -1 if it is in none.
+PROLOGUE_HOST_DEVICE inline int32_t place_in_chain(const SamplingRow& row, int64_t index) {
+  return row.chain > 0 && row.chain <= kMaxChain && row.chain <= index + 1 ? row.chain - 1 : -1;
+}
+
+// Returns the adjustments of row `index`, which is `row`.
+PROLOGUE_HOST_DEVICE inline Adjustments adjustments_of(const SamplingParams& p, const SamplingRow& row, int64_t index) {
+  Adjustments a = {row.bias, row.counts, 1.0f, 0.0f, 0.0f, p.token_ids, nullptr, p.num_tokens, 0, 0};
   if (row.repetition_penalty > 0.0f && is_finite(row.repetition_penalty)) a.repetition = row.repetition_penalty;
   if (is_finite(row.presence_penalty)) a.presence = row.presence_penalty;
   if (is_finite(row.frequency_penalty)) a.frequency = row.frequency_penalty;
   if (a.repetition == 1.0f && a.presence == 0.0f && a.frequency == 0.0f) a.counts = nullptr;
+  if (a.counts == nullptr || p.token_ids == nullptr || p.logit_rows == nullptr) return a;
+  const int32_t place = place_in_chain(row, index);
+  if (place < 1) return a;
+  a.draft_rows = p.logit_rows + index - place + 1;
+  a.num_drafts = place;
+  for (int32_t i = 0; i < place; ++i) {
+    if (const int32_t draft = a.draft(i); draft >= 0) a.draft_bits |= uint64_t{1} << (draft % 64);
+  }
   return a;
+}
+
+// Returns the entry of counts after the token was generated once more.
+PROLOGUE_HOST_DEVICE inline int32_t counted(int32_t count) {
+  const int32_t before = count < 0 ? 0 : count;
+  return before > INT32_MAX - 2 ? before : before + 2;
 }
 
 PROLOGUE_HOST_DEVICE inline bool changes_logits(const Adjustments& a) { return a.bias != nullptr || a.counts != nullptr; }
@@ -40,19 +72,18 @@ PROLOGUE_HOST_DEVICE inline float adjusted_logit(const Adjustments& a, int32_t t
   float x = logit;
   if (a.bias != nullptr) x = add_rounded(x, a.bias[token]);
   if (a.counts == nullptr) return x;
-  const int32_t count = a.counts[token];
+  int32_t count = a.counts[token];
+  if ((a.draft_bits >> (token % 64) & 1) != 0) {
+    for (int32_t i = 0; i < a.num_drafts; ++i) {
+      if (a.draft(i) == token) count = counted(count);
+    }
+  }
   if (count > 0) x = x > 0.0f ? divide_rounded(x, a.repetition) : multiply_rounded(x, a.repetition);
   if (count > 1) {
     x = add_rounded(x, -multiply_rounded(a.frequency, static_cast<float>(count / 2)));
     x = add_rounded(x, -a.presence);
   }
   return x;
-}
-
-// Returns the entry of counts after the token was generated once more.
-PROLOGUE_HOST_DEVICE inline int32_t counted(int32_t count) {
-  const int32_t before = count < 0 ? 0 : count;
-  return before > INT32_MAX - 2 ? before : before + 2;
 }
 
 // Returns a key that is larger for larger logits. NaN comes last (0) and both zeros are equal.

@@ -219,7 +219,7 @@ class SpeculationEngine : public ::testing::TestWithParam<Place> {
   }
   // Runs the requests without drafts, and then with some, and expects the same.
   void expect_unchanged(const EngineOptions& plain, const EngineOptions& drafting, const std::vector<Request>& requests,
-                        double right) {
+                        double right, bool has_room = true) {
     const std::vector<Completion> wanted = load(plain)->generate(requests).value();
     const auto engine_of = [&](std::shared_ptr<Oracle> oracle) {
       size_t next = 0;
@@ -230,12 +230,12 @@ class SpeculationEngine : public ::testing::TestWithParam<Place> {
     };
     const auto oracle = std::make_shared<Oracle>(right, 256);
     const auto engine = engine_of(oracle);
-    EXPECT_GT(expect_same(wanted, engine->generate(requests).value()), 0);
+    expect_same(wanted, engine->generate(requests).value());
     EXPECT_TRUE(engine->check_integrity().ok()) << engine->check_integrity().message();
     EXPECT_GE(oracle->num_forgotten, static_cast<int64_t>(wanted.size()));
     expect_same(wanted, engine->generate(requests).value());  // prompts, and what followed them, are in the cache
     const EngineStats stats = engine->stats();
-    EXPECT_GT(stats.accepted_tokens, 0);
+    EXPECT_TRUE(!has_room || stats.accepted_tokens > 0);
     EXPECT_LE(stats.accepted_tokens, stats.draft_tokens);
     EXPECT_EQ(stats.kv.num_sequences, 0);
   }
@@ -263,7 +263,8 @@ std::vector<Request> mixed_requests(size_t count, uint64_t seed) {
       each.sampling.seed = i;
     }
     if (draw(0, 3) == 0) each.sampling.logit_bias = {{7, 3.0f}, {8, -INFINITY}};
-    if (draw(0, 4) == 0) each.sampling.repetition_penalty = 1.3f;  // no drafts
+    if (draw(0, 2) == 0) each.sampling.repetition_penalty = 1.3f;
+    if (draw(0, 2) == 0) each.sampling.frequency_penalty = 0.4f;
   }
   return requests;
 }
@@ -282,7 +283,7 @@ TEST_P(SpeculationEngine, ASmallCacheAndFewTokensOfAStepChangeNothing) {
     small.kv_memory = load(plain)->options().kv_memory / load(plain)->stats().kv.groups.front().num_pages * 40;
     for (const uint64_t seed : {2, 5}) {
       expect_unchanged(plain, few, mixed_requests(10, seed), 0.9);
-      expect_unchanged(plain, small, mixed_requests(16, seed), 0.7);
+      expect_unchanged(plain, small, mixed_requests(16, seed), 0.7, false);  // drafts take no pages that others need
     }
   }
 }
@@ -394,7 +395,7 @@ TEST_P(SpeculationEngine, ADraftModelChangesNothing) {
     const EngineStats stats = engine->stats();
     EXPECT_GT(stats.draft_tokens, 200);
     if (draft == path && GetParam().dtype == DType::f32) {
-      EXPECT_GT(stats.accepted_tokens, stats.draft_tokens * 9 / 10);
+      EXPECT_GT(stats.accepted_tokens, stats.draft_tokens * 2 / 3);  // it knows no penalties
     } else if (draft != path) {
       EXPECT_LT(stats.accepted_tokens, stats.draft_tokens / 4);
     }

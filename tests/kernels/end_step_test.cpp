@@ -283,6 +283,66 @@ TEST_P(EndStepTest, StepAfterStep) {
   EXPECT_EQ(placed.arena.read(placed.p.seq_faults), want.seq_faults);
 }
 
+// The tokens of a chain are counted up to the first row that has not sampled the next draft.
+TEST_P(EndStepTest, CountsTheAcceptedRowsOfChains) {
+  struct Chain {
+    std::vector<int32_t> drafts;   // of rows 1, 2, ...
+    std::vector<int32_t> sampled;  // of rows 0, 1, ...
+    std::vector<int32_t> counts;   // after the step
+  };
+  constexpr int32_t kVocab = 5;
+  const std::vector<Chain> chains = {
+      {{1, 2, 3}, {1, 2, 3, 1}, {0, 4, 2, 2, 0}},         // all drafts are accepted
+      {{1, 2, 3}, {1, 4, 3, 1}, {0, 2, 0, 0, 2}},         // the first one
+      {{1, 2, 3}, {0, 2, 3, 1}, {2, 0, 0, 0, 0}},         // none
+      {{}, {3}, {0, 0, 0, 2, 0}},                         // there are none
+      {{4, 4, 4, 4}, {4, 4, 4, 4, 7}, {0, 0, 0, 0, 8}}};  // the last token is none of the vocabulary
+  Arena arena(GetParam());
+  std::vector<SamplingRow> rows;
+  std::vector<int32_t> tokens, token_ids, logit_rows;
+  std::vector<int32_t*> counts;
+  for (const Chain& chain : chains) {
+    counts.push_back(arena.inout(std::vector<int32_t>(kVocab, 0)));
+    token_ids.push_back(9);  // a token without a row
+    for (size_t i = 0; i < chain.sampled.size(); ++i) {
+      logit_rows.push_back(static_cast<int32_t>(token_ids.size()));
+      token_ids.push_back(i == 0 ? 0 : chain.drafts[i - 1]);
+      tokens.push_back(chain.sampled[i]);
+      rows.emplace_back();
+      rows.back().chain = static_cast<int32_t>(i) + 1;
+      rows.back().counts = counts.back();
+    }
+  }
+  rows.emplace_back();  // in no chain: sample() has counted it
+  counts.push_back(arena.inout(std::vector<int32_t>(kVocab, 0)));
+  rows.back().counts = counts.back();
+  tokens.push_back(2);
+  logit_rows.push_back(0);
+  EndStepParams p;
+  p.num_tokens = static_cast<int64_t>(token_ids.size());
+  p.token_faults = arena.inout(std::vector<uint8_t>(token_ids.size(), 0));
+  p.num_rows = static_cast<int64_t>(rows.size());
+  p.vocab_size = kVocab;
+  p.rows = arena.inout(rows);
+  p.tokens = arena.input(tokens);
+  p.token_ids = arena.inout(token_ids);
+  p.logit_rows = arena.input(logit_rows);
+  const Status status = arena.run([&](const Execution& execution) { return end_step(p, execution); });
+  ASSERT_TRUE(status.ok()) << status.message();
+  for (size_t c = 0; c < chains.size(); ++c) EXPECT_EQ(arena.read(counts[c]), chains[c].counts) << "chain " << c;
+  EXPECT_EQ(arena.read(counts.back()), std::vector<int32_t>(kVocab, 0));
+  EXPECT_EQ(arena.read(p.token_ids), token_ids);
+  const auto message_of = [&](auto change) {
+    EndStepParams changed = p;
+    change(changed);
+    return arena.run([&](const Execution& execution) { return end_step(changed, execution); }).message();
+  };
+  EXPECT_EQ(message_of([](EndStepParams& q) { q.vocab_size = 0; }), "end_step: vocab_size is 0: it must lie in 1..2147483647");
+  EXPECT_EQ(message_of([](EndStepParams& q) { q.logit_rows = nullptr; }), "end_step: logit_rows is null");
+  EXPECT_EQ(message_of([](EndStepParams& q) { q.rows = nullptr; }), "end_step: rows is null");
+  EXPECT_EQ(message_of([](EndStepParams& q) { q.advance = 1; }).find("end_step: num_rows is "), 0u);
+}
+
 TEST_P(EndStepTest, RefusesWhatTheContractForbids) {
   using P = EndStepParams;
   const std::vector<Refusal<P>> refusals = {

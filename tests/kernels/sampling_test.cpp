@@ -163,7 +163,8 @@ TEST_P(SamplingTest, FewRowsMatchOracle) {
   std::vector<SamplingRow> rows;
   for (const int32_t top_k : {0, 3, 9, 4000}) {
     for (const float top_p : {1.0f, 0.5f}) {
-      for (int draw = 0; draw < 12; ++draw) rows.push_back({50.0f, top_k, top_p, 0.0f, random.bits(), random.integer(0, 1 << 20)});
+      for (int draw = 0; draw < 12; ++draw)
+        rows.push_back({50.0f, top_k, top_p, 0.0f, random.bits(), random.integer(0, 1 << 20)});
     }
   }
   const std::vector<float> logits = random.normals<float>(static_cast<int64_t>(rows.size()) * kVocab, 1.5);
@@ -180,12 +181,12 @@ TEST_P(SamplingTest, FewRowsMatchOracle) {
     for (size_t first = 0; first < rows.size(); first += at_once) {
       const std::vector<float> some(logits.begin() + static_cast<int64_t>(first) * kVocab,
                                     logits.begin() + static_cast<int64_t>(first + at_once) * kVocab);
-      const std::vector<int32_t> got =
-          run_sample(GetParam(), some, {rows.begin() + static_cast<int64_t>(first), rows.begin() + static_cast<int64_t>(first + at_once)});
+      const std::vector<int32_t> got = run_sample(
+          GetParam(), some, {rows.begin() + static_cast<int64_t>(first), rows.begin() + static_cast<int64_t>(first + at_once)});
       for (size_t i = 0; i < at_once; ++i) {
         const SamplingRow& row = rows[first + i];
-        EXPECT_EQ(got[i], want[first + i]) << at_once << " rows at once, temperature " << row.temperature << ", top_k " << row.top_k
-                                           << ", top_p " << row.top_p;
+        EXPECT_EQ(got[i], want[first + i]) << at_once << " rows at once, temperature " << row.temperature << ", top_k "
+                                           << row.top_k << ", top_p " << row.top_p;
       }
     }
   }
@@ -496,6 +497,64 @@ TEST_P(SamplingTest, AdjustedRowsMatchOracle) {
   }
 }
 
+// A row of a chain is sampled as a row by itself whose counts have its drafts; the counts of the chain stay as they are.
+TEST_P(SamplingTest, RowsOfAChainCountTheirDrafts) {
+  Random random(15);
+  for (const int64_t vocab_size : {9, 300, 5000}) {
+    const auto size = static_cast<size_t>(vocab_size);
+    std::vector<float> logits;
+    std::vector<AdjustedRow> alone;
+    std::vector<SamplingRow> rows;
+    std::vector<int32_t> token_ids, logit_rows;
+    std::vector<std::vector<int32_t>> counts;  // of each chain
+    std::vector<size_t> chain_of_row;
+    for (int c = 0; c < 8; ++c) {
+      const auto length = static_cast<int32_t>(c == 0 ? kMaxChain : random.integer(1, 6));
+      counts.emplace_back();
+      for (size_t t = 0; t < size; ++t) counts.back().push_back(static_cast<int32_t>(random.integer(0, 5)));
+      std::vector<int32_t> with_drafts = counts.back();
+      for (int32_t i = 0; i < length; ++i) {
+        const auto token = static_cast<int32_t>(random.integer(0, std::min<int64_t>(vocab_size, 6) - 1));  // some come twice
+        for (int64_t skipped = random.integer(0, 2); skipped > 0; --skipped) token_ids.push_back(0);       // tokens without rows
+        logit_rows.push_back(static_cast<int32_t>(token_ids.size()));
+        token_ids.push_back(token);
+        if (i > 0) with_drafts[static_cast<size_t>(token)] += 2;
+        SamplingRow row{c % 2 == 0 ? 0.0f : 0.9f, c % 3 == 0 ? 5 : 0, 1.0f, 0.0f, random.bits(), i};
+        row.repetition_penalty = 1.3f, row.presence_penalty = 0.5f, row.frequency_penalty = 0.4f;
+        alone.push_back({row, with_drafts, {}});
+        row.chain = c == 7 && length == 1 ? 0 : i + 1;
+        rows.push_back(row);
+        chain_of_row.push_back(counts.size() - 1);
+        const std::vector<float> own = random.normals<float>(vocab_size, 1.0);
+        logits.insert(logits.end(), own.begin(), own.end());
+      }
+    }
+    const Ran want = run_adjusted(GetParam(), logits, alone);
+    Arena arena(GetParam());
+    std::vector<int32_t*> placed;
+    for (const std::vector<int32_t>& each : counts) placed.push_back(arena.inout(each));
+    for (size_t r = 0; r < rows.size(); ++r) rows[r].counts = placed[chain_of_row[r]];
+    SamplingParams p;
+    p.num_rows = static_cast<int64_t>(rows.size());
+    p.vocab_size = p.logits_stride = vocab_size;
+    p.logits = arena.input(logits);
+    p.rows = arena.input(rows);
+    p.tokens = arena.output<int32_t>(p.num_rows);
+    p.num_tokens = static_cast<int64_t>(token_ids.size());
+    p.token_ids = arena.input(token_ids);
+    p.logit_rows = arena.input(logit_rows);
+    const Status status = arena.run([&](const Execution& execution) { return sample(p, execution); });
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(arena.read(p.tokens), want.tokens) << "vocabulary " << vocab_size;
+    for (size_t c = 0; c < counts.size(); ++c) {
+      std::vector<int32_t> left = counts[c];
+      const size_t last = rows.size() - 1;
+      if (chain_of_row[last] == c && rows[last].chain == 0) left[static_cast<size_t>(want.tokens[last])] += 2;
+      EXPECT_EQ(arena.read(placed[c]), left) << "chain " << c;
+    }
+  }
+}
+
 TEST_P(SamplingTest, BiasForbidsTokens) {
   std::vector<float> logits, bias(300, -kInfinity);
   std::vector<AdjustedRow> rows;
@@ -576,6 +635,10 @@ TEST_P(SamplingTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.row_faults = reinterpret_cast<uint8_t*>(const_cast<float*>(p.logits)); }, "row_faults overlaps logits"},
       {[](P& p) { p.row_faults = reinterpret_cast<uint8_t*>(const_cast<SamplingRow*>(p.rows)); }, "row_faults overlaps rows"},
       {[](P& p) { p.row_faults = reinterpret_cast<uint8_t*>(p.tokens); }, "tokens overlaps row_faults"},
+      {[](P& p) { p.token_ids = p.tokens; }, "token_ids is given and logit_rows is null: chains need both"},
+      {[](P& p) { p.logit_rows = p.tokens; }, "logit_rows is given and token_ids is null: chains need both"},
+      {[](P& p) { p.token_ids = p.logit_rows = p.tokens, p.num_tokens = 2; }, "tokens overlaps token_ids"},
+      {[](P& p) { p.token_ids = p.logit_rows = p.tokens, p.num_tokens = -1; }, "num_tokens is -1: it must lie in 0..2147483647"},
   };
   expect_refusals("sample", refusals, [&](const auto& change) {
     Arena arena(GetParam());
