@@ -128,7 +128,7 @@ TEST_P(StepBuffersTest, HaveFixedPlacesAndPadding) {
   SamplingRow sampling;
   sampling.seed = 12;
   batch.set_sampling(1, sampling);
-  const StepInputs step = buffers.upload(batch, execution, 4).value();
+  const StepInputs step = buffers.upload(batch, execution, {4, 4, 1}).value();
   EXPECT_EQ(step.num_tokens, 4);
   EXPECT_EQ(step.num_seqs, 4);
   EXPECT_EQ(step.num_decode_seqs, 4);
@@ -160,8 +160,27 @@ TEST_P(StepBuffersTest, HaveFixedPlacesAndPadding) {
   EXPECT_EQ(next.num_decode_seqs, 0);
   EXPECT_EQ(next.num_tokens, 3);
   EXPECT_EQ(read(next.logit_rows, 2), (std::vector<int32_t>{2, 2}));
-  EXPECT_EQ(buffers.upload(batch, execution, 6).status().message(),
-            "the step is padded to 6: its buffers hold 8 tokens of 5 sequences and 6 rows of logits");
+  EXPECT_EQ(
+      buffers.upload(batch, execution, {4, 6, 1}).status().message(),
+      "the step is padded to 4 tokens of 6 sequences of up to 1: its buffers hold 8 tokens of 5 sequences and 6 rows of logits");
+  EXPECT_EQ(
+      buffers.upload(batch, execution, {7, 2, 1}).status().message(),
+      "the step is padded to 7 tokens of 2 sequences of up to 1: its buffers hold 8 tokens of 5 sequences and 6 rows of logits");
+
+  // A sequence with drafts, and one without.
+  batch.clear();
+  batch.add_sequence_of_groups(tokens.data(), 1, 5, rows[0], kPageSize, 1);
+  batch.add_sequence_of_groups(tokens.data(), 2, 2, rows[1], kPageSize, 2);
+  EXPECT_EQ(batch.max_seqlen_q(), 2);
+  const StepInputs drafts = buffers.upload(batch, execution, {6, 4, 4}).value();
+  EXPECT_EQ(drafts.num_tokens, 6);
+  EXPECT_EQ(drafts.num_seqs, 4);
+  EXPECT_EQ(drafts.num_logit_rows, 6);
+  EXPECT_EQ(drafts.max_seqlen_q, 4);
+  EXPECT_EQ(drafts.num_decode_seqs, 0);
+  EXPECT_EQ(read(drafts.cu_seqlens_q, 5), (std::vector<int32_t>{0, 1, 3, 3, 3}));
+  EXPECT_EQ(read(drafts.seq_lens, 4), (std::vector<int32_t>{6, 4, 0, 0}));
+  EXPECT_EQ(read(drafts.logit_rows, 6), (std::vector<int32_t>{0, 1, 2, 0, 0, 0}));
 }
 
 const Execution kCpu = {Device::cpu, 1};
