@@ -15,6 +15,9 @@ struct Bytes {
 struct Ints {
   __m256i v[2];
 };
+struct Words {
+  __m256i v[2];
+};
 struct Floats {
   __m256 v[2];
 };
@@ -91,6 +94,14 @@ inline Bytes values_of(Bytes nibbles, const int8_t (&values)[16]) {
 
 inline Ints broadcast(int32_t x) { return {{_mm256_set1_epi32(x), _mm256_set1_epi32(x)}}; }
 inline Ints add(Ints a, Ints b) { return {{_mm256_add_epi32(a.v[0], b.v[0]), _mm256_add_epi32(a.v[1], b.v[1])}}; }
+inline Words broadcast(int16_t even, int16_t odd) {
+  const __m256i both = _mm256_set1_epi32(static_cast<uint16_t>(even) | static_cast<int32_t>(odd) * 65536);
+  return {{both, both}};
+}
+// Returns pairs of numbers 0..32767.
+inline Words pairs(Ints even, Ints odd) {
+  return {{_mm256_or_si256(even.v[0], _mm256_slli_epi32(odd.v[0], 16)), _mm256_or_si256(even.v[1], _mm256_slli_epi32(odd.v[1], 16))}};
+}
 inline Ints multiply(Ints a, Ints b) { return {{_mm256_mullo_epi32(a.v[0], b.v[0]), _mm256_mullo_epi32(a.v[1], b.v[1])}}; }
 
 inline __m256i four_codes(const int8_t* x) {
@@ -109,8 +120,18 @@ inline Ints add_dot(Ints sum, Bytes codes, const int8_t* x) {
   return {{add_dot(sum.v[0], codes.v[0], four), add_dot(sum.v[1], codes.v[1], four)}};
 }
 
-// These do the same for codes -128..127: they multiply magnitudes by x with the codes' signs.
-inline Ints start_signed(int32_t) { return broadcast(0); }
+// Adds the two numbers of each row times the two at x.
+inline Ints add_dot(Ints sum, Words numbers, const int16_t* x) {
+  int32_t bits;
+  __builtin_memcpy(&bits, x, sizeof bits);
+  const __m256i two = _mm256_set1_epi32(bits);
+  return {{_mm256_add_epi32(sum.v[0], _mm256_madd_epi16(numbers.v[0], two)),
+           _mm256_add_epi32(sum.v[1], _mm256_madd_epi16(numbers.v[1], two))}};
+}
+
+// Does what add_dot does for codes -128..127: it multiplies magnitudes by x with the codes' signs. A sum starts with kSignedStart * the sum of the
+// codes of x.
+constexpr int16_t kSignedStart = 0;
 inline Ints add_dot_signed(Ints sum, Bytes codes, const int8_t* x) {
   const __m256i four = four_codes(x);
   Ints result;

@@ -20,6 +20,9 @@ struct Bytes {
 struct Ints {
   __m512i v;
 };
+struct Words {
+  __m512i v;
+};
 struct Floats {
   __m512 v;
 };
@@ -73,6 +76,11 @@ inline Bytes values_of(Bytes nibbles, const int8_t (&values)[16]) {
 
 inline Ints broadcast(int32_t x) { return {_mm512_set1_epi32(x)}; }
 inline Ints add(Ints a, Ints b) { return {_mm512_add_epi32(a.v, b.v)}; }
+inline Words broadcast(int16_t even, int16_t odd) {
+  return {_mm512_set1_epi32(static_cast<uint16_t>(even) | static_cast<int32_t>(odd) * 65536)};
+}
+// Returns pairs of numbers 0..32767.
+inline Words pairs(Ints even, Ints odd) { return {_mm512_or_si512(even.v, _mm512_slli_epi32(odd.v, 16))}; }
 inline Ints multiply(Ints a, Ints b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
 
 // Adds the four codes of each row, 0..255, times the four at x.
@@ -82,9 +90,16 @@ inline Ints add_dot(Ints sum, Bytes codes, const int8_t* x) {
   return {_mm512_dpbusd_epi32(sum.v, codes.v, _mm512_set1_epi32(four))};
 }
 
-// These do the same for codes -128..127, which the instruction does not have: they get the offset 128, and the sum starts with the excess
-// subtracted.
-inline Ints start_signed(int32_t sum_of_x) { return broadcast(-128 * sum_of_x); }
+// Adds the two numbers of each row times the two at x.
+inline Ints add_dot(Ints sum, Words numbers, const int16_t* x) {
+  int32_t two;
+  __builtin_memcpy(&two, x, sizeof two);
+  return {_mm512_dpwssd_epi32(sum.v, numbers.v, _mm512_set1_epi32(two))};
+}
+
+// Does what add_dot does for codes -128..127, which the instruction does not have: they get the offset 128. So a sum starts with kSignedStart * the
+// sum of the codes of x.
+constexpr int16_t kSignedStart = -128;
 inline Ints add_dot_signed(Ints sum, Bytes codes, const int8_t* x) {
   return add_dot(sum, {_mm512_xor_si512(codes.v, _mm512_set1_epi8(-128))}, x);
 }

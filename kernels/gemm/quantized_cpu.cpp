@@ -14,7 +14,6 @@ namespace prologue::cpu {
 namespace {
 
 constexpr int64_t kGroupRows = kPackedGroupRows;
-constexpr int64_t kMaxHeight = kTileHeights[0];
 constexpr int64_t kScaleElements = weight_block_elements(WeightFormat::f8_e4m3);  // that a scale of x in e4m3 is stored for
 
 // A second thread costs so much, in multiply-adds and in values to quantise.
@@ -22,9 +21,18 @@ constexpr int64_t kSerialWork = int64_t{1} << 18;
 constexpr int64_t kSerialValues = int64_t{1} << 14;
 constexpr int64_t kPartsPerThread = 4;  // other threads take the parts of one that does not run
 
+// Holds a quantised block of x.
+template <int64_t BLOCK>
+struct QuantizedBlock {
+  static constexpr int64_t kSum = BLOCK == 32 ? 32 : 16;
+  int8_t codes[BLOCK];
+  int32_t sums[BLOCK / kSum];  // of adjacent codes
+  float scale;
+};
+
 // Quantises one block of x. Below 2^-100 the reciprocal of the scale would not be a float.
 template <int64_t BLOCK>
-void quantize_block(const float* x, int8_t* codes, float* scale, int32_t* sums) {
+void quantize_block(const float* x, QuantizedBlock<BLOCK>& block) {
   constexpr int32_t kInfinity = 0x7f800000, kSmallest = (127 - 100) << 23;
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: the sum's last bits are the integer
   int32_t bits[BLOCK];
@@ -36,9 +44,9 @@ void quantize_block(const float* x, int8_t* codes, float* scale, int32_t* sums) 
   std::memcpy(&largest, &largest_bits, sizeof largest);
   const bool is_zero = !finite || largest_bits < kSmallest;
   const float to_code = is_zero ? 0.0f : 127.0f / largest;
-  *scale = !finite ? std::numeric_limits<float>::quiet_NaN() : is_zero ? 0.0f : largest / 127.0f;
+  block.scale = !finite ? std::numeric_limits<float>::quiet_NaN() : is_zero ? 0.0f : largest / 127.0f;
   if (!finite) std::memset(bits, 0, sizeof bits);
-  constexpr int64_t kSum = sum_elements(BLOCK);
+  constexpr int64_t kSum = QuantizedBlock<BLOCK>::kSum;
   for (int64_t first = 0; first < BLOCK; first += kSum) {
     int32_t sum = 0;
     for (int64_t i = first; i < first + kSum; ++i) {
@@ -48,44 +56,78 @@ void quantize_block(const float* x, int8_t* codes, float* scale, int32_t* sums) 
       int32_t code;
       std::memcpy(&code, &shifted, sizeof code);
       code -= 0x4b400000;
-      codes[i] = static_cast<int8_t>(code);
+      block.codes[i] = static_cast<int8_t>(code);
       sum += code;
     }
-    sums[first / kSum] = sum;
+    block.sums[first / kSum] = sum;
   }
+}
+
+// Says where a row of x is: row `index` of a tile of `height` rows, of which the first one is `first`.
+struct TileRow {
+  int64_t first, height, index;
+};
+TileRow tile_row(int64_t row, int64_t num_rows) {
+  const int64_t first = row - row % kMaxTileRows;
+  return {first, std::min(kMaxTileRows, num_rows - first), row - first};
 }
 
 template <class T, int64_t BLOCK>
-void quantize_row(const T* x, int64_t row, const QuantizedRows& rows) {
-  const int64_t k = rows.k;
-  float block[BLOCK];
+void quantize_row(const T* x, const TileRow& row, const QuantizedRows& rows) {
+  const int64_t k = rows.k, height = row.height;
+  int8_t* const codes = rows.codes + row.first * k + 4 * row.index;
+  float* const scales = rows.scales + row.first * (k / BLOCK) + row.index;
   for (int64_t i = 0; i < k; i += BLOCK) {
-    for (int64_t j = 0; j < BLOCK; j += 8) widen8(x + i + j, block + j);
-    quantize_block<BLOCK>(block, rows.codes + row * k + i, rows.scales + (row * k + i) / BLOCK,
-                          rows.sums + (row * k + i) / sum_elements(BLOCK));
+    float values[BLOCK];
+    for (int64_t j = 0; j < BLOCK; j += 8) widen8(x + i + j, values + j);
+    QuantizedBlock<BLOCK> block;
+    quantize_block<BLOCK>(values, block);
+    for (int64_t j = 0; j < BLOCK; j += 4) std::memcpy(codes + (i + j) * height, block.codes + j, 4);
+    scales[i / BLOCK * height] = block.scale;
+    if constexpr (BLOCK == 32) {
+      rows.sums[row.first * (k / 32) + i / 32 * height + row.index] = block.sums[0];
+    } else {
+      int16_t* const sums = rows.sums_of_16 + row.first * (k / 16) + i / 16 * height + 2 * row.index;
+      for (int64_t j = 0; j < BLOCK / 16; j += 2) {
+        for (int64_t one = 0; one < 2; ++one) sums[j * height + one] = static_cast<int16_t>(block.sums[j + one]);
+      }
+    }
   }
 }
 
+// Stores 8 values from x[i] on of a row.
+void store_values(const float (&values)[8], int64_t i, const TileRow& row, const QuantizedRows& rows) {
+  float* const to = rows.values + row.first * rows.k + i * row.height + row.index;
+  for (int64_t j = 0; j < 8; ++j) to[j * row.height] = values[j];
+}
+
 template <class T>
-void widen_row(const T* x, int64_t row, const QuantizedRows& rows) {
-  for (int64_t i = 0; i < rows.k; i += 8) widen8(x + i, rows.values + row * rows.k + i);
+void widen_row(const T* x, const TileRow& row, const QuantizedRows& rows) {
+  for (int64_t i = 0; i < rows.k; i += 8) {
+    float values[8];
+    widen8(x + i, values);
+    store_values(values, i, row, rows);
+  }
 }
 
 // Quantises a row to e4m3, in groups of `group` elements: the codes as the numbers that they stand for, and a scale for each 128 of them.
 template <class T>
-void quantize_row_e4m3(const T* x, int64_t row, int64_t group, const QuantizedRows& rows) {
-  const int64_t k = rows.k;
-  float* const values = rows.values + row * k;
-  float* const scales = rows.scales + row * (k / kScaleElements);
-  widen_row<T>(x, row, rows);
-  for (int64_t first = 0; first < k; first += group) {
+void quantize_row_e4m3(const T* x, const TileRow& row, int64_t group, const QuantizedRows& rows) {
+  float* const scales = rows.scales + row.first * (rows.k / kScaleElements) + row.index;
+  for (int64_t first = 0; first < rows.k; first += group) {
+    float values[8];
     uint32_t largest = 0;
-    for (int64_t i = first; i < first + group; ++i) largest = std::max(largest, magnitude_bits(values[i]));
-    const HeadScale scale = computed_scale(largest, kv_largest(DType::fp8_e4m3));
-    for (int64_t i = first; i < first + group; ++i) {
-      values[i] = from_fp8_e4m3(quantize(values[i], scale.reciprocal, DType::fp8_e4m3));
+    for (int64_t i = first; i < first + group; i += 8) {
+      widen8(x + i, values);
+      for (const float value : values) largest = std::max(largest, magnitude_bits(value));
     }
-    std::fill(scales + first / kScaleElements, scales + (first + group) / kScaleElements, scale.scale);
+    const HeadScale scale = computed_scale(largest, kv_largest(DType::fp8_e4m3));
+    for (int64_t i = first; i < first + group; i += 8) {
+      widen8(x + i, values);
+      for (float& value : values) value = from_fp8_e4m3(quantize(value, scale.reciprocal, DType::fp8_e4m3));
+      store_values(values, i, row, rows);
+    }
+    for (int64_t i = first; i < first + group; i += kScaleElements) scales[i / kScaleElements * row.height] = scale.scale;
   }
 }
 
@@ -105,8 +147,9 @@ template <class T>
 void quantize_rows(const GemmParams& p, int64_t first, int64_t count, XForm form, const QuantizedRows& rows,
                    int64_t num_threads) {
   const T* x = static_cast<const T*>(p.x) + first * p.x_stride;
-  parallel_for(count, count * p.k < kSerialValues ? 1 : num_threads, [&](int64_t row) {
-    const T* const from = x + row * p.x_stride;
+  parallel_for(count, count * p.k < kSerialValues ? 1 : num_threads, [&](int64_t i) {
+    const T* const from = x + i * p.x_stride;
+    const TileRow row = tile_row(i, count);
     switch (form) {
       case XForm::as_it_is: return widen_row<T>(from, row, rows);
       case XForm::blocks_of_32: return quantize_row<T, 32>(from, row, rows);
@@ -128,8 +171,8 @@ struct Operand {
 constexpr int64_t bytes_of_row(int64_t k, XForm form) {
   switch (form) {
     case XForm::as_it_is: return k * 4;
-    case XForm::blocks_of_32: return k + k / 32 * 4 + k / sum_elements(32) * 4;
-    case XForm::blocks_of_256: return k + k / 256 * 4 + k / sum_elements(256) * 4;
+    case XForm::blocks_of_32: return k + k / 32 * 4 + k / 32 * 4;
+    case XForm::blocks_of_256: return k + k / 256 * 4 + k / 16 * 2;
     case XForm::e4m3_rows:
     case XForm::e4m3_blocks: break;
   }
@@ -147,7 +190,7 @@ Operand place_operand(const GemmParams& p, void* scratch) {
   for (int i = 0; i < kNumXForms; ++i) row_bytes += needs[i] ? bytes_of_row(p.k, static_cast<XForm>(i)) : 0;
   Operand operand;
   operand.num_rows = std::min(p.m, std::max(int64_t{1}, kQuantizedRowsBytes / row_bytes));
-  if (operand.num_rows < p.m) operand.num_rows -= operand.num_rows > kMaxHeight ? operand.num_rows % kMaxHeight : 0;
+  if (operand.num_rows < p.m) operand.num_rows -= operand.num_rows > kMaxTileRows ? operand.num_rows % kMaxTileRows : 0;
   auto* next = static_cast<unsigned char*>(scratch);
   const auto take = [&](auto*& array, int64_t count) {
     array = reinterpret_cast<std::remove_reference_t<decltype(array)>>(next);
@@ -159,9 +202,10 @@ Operand place_operand(const GemmParams& p, void* scratch) {
     QuantizedRows& rows = operand.rows[i];
     rows.k = p.k;
     if (form == XForm::blocks_of_32 || form == XForm::blocks_of_256) {
-      const int64_t block = form == XForm::blocks_of_32 ? 32 : 256;
-      take(rows.scales, operand.num_rows * (p.k / block));
-      take(rows.sums, operand.num_rows * (p.k / sum_elements(block)));
+      const bool of_32 = form == XForm::blocks_of_32;
+      take(rows.scales, operand.num_rows * (p.k / (of_32 ? 32 : 256)));
+      if (of_32) take(rows.sums, operand.num_rows * (p.k / 32));
+      if (!of_32) take(rows.sums_of_16, operand.num_rows * (p.k / 16));
       take(rows.codes, operand.num_rows * p.k);
       continue;
     }
@@ -193,17 +237,14 @@ void multiply_group(const GemmParams& p, const QuantizedKernels& kernels, const 
   const int64_t group_bytes = packed_weight_bytes(weights.format, kGroupRows, p.k);
   const auto* packed = static_cast<const uint8_t*>(weights.data) + group * group_bytes;
   const int64_t columns = std::min(kGroupRows, weights.rows - group * kGroupRows);
-  int64_t row = 0;
-  for (int64_t i = 0; i < kNumTileHeights; ++i) {
-    const int64_t height = kTileHeights[i];
-    for (; row + height <= count; row += height) {
-      alignas(64) float sums[kMaxHeight * kGroupRows];
-      products[i](packed, x, row, sums);
-      if (p.y_dtype == p.dtype) {
-        store_sums<T, T>(p, first + row, height, column, columns, sums);
-      } else {
-        store_sums<T, float>(p, first + row, height, column, columns, sums);
-      }
+  for (int64_t row = 0; row < count; row += kMaxTileRows) {
+    const int64_t height = std::min(kMaxTileRows, count - row);
+    alignas(64) float sums[kMaxTileRows * kGroupRows];
+    products[height - 1](packed, x, row, sums);
+    if (p.y_dtype == p.dtype) {
+      store_sums<T, T>(p, first + row, height, column, columns, sums);
+    } else {
+      store_sums<T, float>(p, first + row, height, column, columns, sums);
     }
   }
 }

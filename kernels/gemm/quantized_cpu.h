@@ -12,12 +12,19 @@
 
 namespace prologue::cpu {
 
-// Holds the rows of x as codes: x = scale of the block * code; or, for f8_e4m3, as they are, or as codes of e4m3.
+// Rows of x are multiplied in tiles of so many rows, and one tile of those that are left.
+constexpr int64_t kMaxTileRows = 8;
+
+// Holds the rows of x as codes: x = scale of the block * code; or, for f8_e4m3, as they are, or as codes of e4m3. What the rows of a tile have for
+// the same k is adjacent: a product reads it together, from one line of the cache. A tile whose first row is `row` begins, in an array of
+// `count` elements for each row, at element row * count.
 struct QuantizedRows {
-  int8_t* codes = nullptr;  // [rows, k]
-  float* scales = nullptr;  // [rows, k / block], block = 32 or 256; of e4m3 128
-  int32_t* sums = nullptr;  // [rows, k / sum_elements]: of adjacent codes
-  float* values = nullptr;  // [rows, k], where codes and sums are null: x, or the numbers that codes of e4m3 stand for
+  int8_t* codes = nullptr;  // of each tile [k / 4, rows, 4]
+  float* scales = nullptr;  // [k / block, rows], block = 32 or 256; of e4m3 128
+  // Of adjacent codes; the smallest parts of a block of 256 that have a scale of their own are 16 values.
+  int32_t* sums = nullptr;        // [k / 32, rows], where block = 32
+  int16_t* sums_of_16 = nullptr;  // [k / 32, rows, 2], where block = 256
+  float* values = nullptr;        // [k, rows], where codes and sums are null: x, or the numbers that codes of e4m3 stand for
   int64_t k = 0;
 };
 
@@ -26,21 +33,15 @@ constexpr int64_t x_block_elements(WeightFormat format) {
   return format == WeightFormat::f8_e4m3 ? 1 : weight_block_elements(format) == 256 ? 256 : 32;
 }
 
-// Returns how many codes are added up together: those of a block of 32; of a block of 256, those of the smallest part that has a scale of
-// its own.
-constexpr int64_t sum_elements(int64_t block) { return block == 32 ? 32 : 16; }
-
-// Computes y[rows, 16] = rows of x, from row `row` on, times the 16 rows of a group of packed weights.
+// Computes y[rows, 16] = the tile of x whose first row is `row`, times the 16 rows of a group of packed weights.
 using GroupProduct = void (*)(const uint8_t* group, const QuantizedRows& x, int64_t row, float* y);
 
 constexpr int64_t kNumWeightFormats = static_cast<int64_t>(kLastWeightFormat);
-constexpr int64_t kTileHeights[] = {8, 4, 2, 1};
-constexpr int64_t kNumTileHeights = 4;
 
 struct QuantizedKernels {
   const char* instructions;
-  GroupProduct products[kNumWeightFormats][kNumTileHeights];  // of q8_0, q4_0, ...; for each height of kTileHeights
-  GroupProduct float8_products[kNumTileHeights];              // of f8_e4m3 and x in e4m3 (GemmParams::quantize_x)
+  GroupProduct products[kNumWeightFormats][kMaxTileRows];  // of q8_0, q4_0, ...; for tiles of 1, 2, ... rows
+  GroupProduct float8_products[kMaxTileRows];              // of f8_e4m3 and x in e4m3 (GemmParams::quantize_x)
 };
 
 PROLOGUE_API extern const QuantizedKernels kScalarKernels;

@@ -3,6 +3,7 @@
 //
 //   struct Bytes    64 bytes: 4 adjacent codes of 16 rows of weights
 //   struct Ints     16 int32, one for each row of weights
+//   struct Words    16 pairs of int16, the same
 //   struct Floats   16 floats, the same
 //
 // and the functions on them that are used below. A lane is a row of weights from the first instruction to the last, so nothing is
@@ -15,18 +16,20 @@
 namespace prologue::cpu {
 namespace {
 
-// Points to the tile's rows of x, at one block.
+// Points to the tile's rows of x, at one block (QuantizedRows has the layout).
+template <int ROWS>
 struct RowsAt {
   const int8_t* codes;
   const float* scales;
   const int32_t* sums;
+  const int16_t* sums_of_16;
   const float* values;  // not quantised
-  int64_t code_stride, scale_stride, sum_stride;
 
-  const int8_t* code(int row) const { return codes + row * code_stride; }
-  float scale(int row, int i = 0) const { return scales[row * scale_stride + i]; }
-  int32_t sum(int row, int i = 0) const { return sums[row * sum_stride + i]; }
-  const float* value(int row) const { return values + row * code_stride; }
+  const int8_t* four(int row, int i) const { return codes + i * ROWS + 4 * row; }  // codes i to i + 3; i is a multiple of 4
+  float scale(int row, int i = 0) const { return scales[i * ROWS + row]; }
+  int32_t sum(int row, int i = 0) const { return sums[i * ROWS + row]; }
+  const int16_t* two_sums(int row, int i) const { return sums_of_16 + i * ROWS + 2 * row; }  // i and i + 1; i is even
+  float value(int row, int i) const { return values[i * ROWS + row]; }
 };
 
 constexpr int64_t kRows = 16;  // of a group
@@ -35,9 +38,20 @@ constexpr int64_t kRows = 16;  // of a group
 // several fields are read at once, is read as a whole.
 constexpr int64_t kPrefetchBytes = 8192;
 
+// Starts `dots` with offset * the sum of the codes of x in part `part` of 32 values.
+template <int ROWS>
+inline void start_dots(Ints (&dots)[ROWS], int32_t offset, const RowsAt<ROWS>& x, int part = 0) {
+  for (int r = 0; r < ROWS; ++r) dots[r] = offset == 0 ? broadcast(0) : multiply(broadcast(offset), broadcast(x.sum(r, part)));
+}
+// Does the same where sums are of 16 values: with the even one and the odd one of the pair of sums that begins with `even`.
+template <int ROWS>
+inline void start_dots(Ints (&dots)[ROWS], int16_t even_offset, int16_t odd_offset, const RowsAt<ROWS>& x, int even) {
+  for (int r = 0; r < ROWS; ++r) dots[r] = add_dot(broadcast(0), broadcast(even_offset, odd_offset), x.two_sums(r, even));
+}
+
 // Adds what sums of codes times codes of x are, with the scale of block `part` of x.
 template <int ROWS>
-inline void add_products(Floats (&y)[ROWS], const Ints (&dots)[ROWS], const Floats& scale, const RowsAt& x, int part = 0) {
+inline void add_products(Floats (&y)[ROWS], const Ints (&dots)[ROWS], const Floats& scale, const RowsAt<ROWS>& x, int part = 0) {
   for (int r = 0; r < ROWS; ++r) {
     y[r] = add(y[r], multiply(to_floats(dots[r]), multiply(scale, broadcast(x.scale(r, part)))));
   }
@@ -48,12 +62,12 @@ struct Q8_0 {
   static constexpr int64_t kBlock = 32, kXBlock = 32, kBytes = 34;
 
   template <int ROWS>
-  static void add_block(const uint8_t* block, const RowsAt& x, Floats (&y)[ROWS]) {
+  static void add_block(const uint8_t* block, const RowsAt<ROWS>& x, Floats (&y)[ROWS]) {
     Ints dots[ROWS];
-    for (int r = 0; r < ROWS; ++r) dots[r] = start_signed(x.sum(r));
+    start_dots(dots, kSignedStart, x);
     for (int c = 0; c < 8; ++c) {
       const Bytes codes = load_bytes(block + 2 * kRows + 64 * c);
-      for (int r = 0; r < ROWS; ++r) dots[r] = add_dot_signed(dots[r], codes, x.code(r) + 4 * c);
+      for (int r = 0; r < ROWS; ++r) dots[r] = add_dot_signed(dots[r], codes, x.four(r, 4 * c));
     }
     const Floats scale = load_halves(block);
     add_products(y, dots, scale, x);
@@ -67,11 +81,11 @@ struct Nibbles {
   static constexpr int32_t kOffset = MINIMUM ? 0 : FIFTH ? 16 : 8;
 
   template <int ROWS>
-  static void add_block(const uint8_t* block, const RowsAt& x, Floats (&y)[ROWS]) {
+  static void add_block(const uint8_t* block, const RowsAt<ROWS>& x, Floats (&y)[ROWS]) {
     const uint8_t* fifth_bits = block + (MINIMUM ? 4 : 2) * kRows;
     const uint8_t* nibbles = fifth_bits + (FIFTH ? 4 : 0) * kRows;
     Ints dots[ROWS];
-    for (int r = 0; r < ROWS; ++r) dots[r] = broadcast(-kOffset * x.sum(r));
+    start_dots(dots, -kOffset, x);
     for (int c = 0; c < 4; ++c) {
       const Bytes both = load_bytes(nibbles + 64 * c);
       Bytes low = low_nibbles(both), high = high_nibbles(both);
@@ -81,8 +95,8 @@ struct Nibbles {
         high = with_fifth_bits(high, words, c + 4);
       }
       for (int r = 0; r < ROWS; ++r) {
-        dots[r] = add_dot(dots[r], low, x.code(r) + 4 * c);
-        dots[r] = add_dot(dots[r], high, x.code(r) + 16 + 4 * c);
+        dots[r] = add_dot(dots[r], low, x.four(r, 4 * c));
+        dots[r] = add_dot(dots[r], high, x.four(r, 16 + 4 * c));
       }
     }
     const Floats scale = load_halves(block);
@@ -90,7 +104,7 @@ struct Nibbles {
     if constexpr (MINIMUM) {
       const Floats minimum = load_halves(block + 2 * kRows);
       for (int r = 0; r < ROWS; ++r) {
-        y[r] = add(y[r], multiply(minimum, broadcast(x.scale(r) * static_cast<float>(x.sum(r)))));
+        y[r] = add(y[r], multiply(minimum, multiply(broadcast(x.scale(r)), to_floats(broadcast(x.sum(r))))));
       }
     }
   }
@@ -116,7 +130,7 @@ struct Parts {
 
   // Adds to `dots`: scale of the part * (its codes times those of x), for parts 2 * PAIR and 2 * PAIR + 1.
   template <int PAIR, int ROWS>
-  static void add_pair(const uint8_t* block, const RowsAt& x, Ints (&dots)[ROWS]) {
+  static void add_pair(const uint8_t* block, const RowsAt<ROWS>& x, Ints (&dots)[ROWS]) {
     const uint8_t* fifth_bits = block + 16 * kRows;
     const uint8_t* nibbles = fifth_bits + (FIFTH ? 32 : 0) * kRows + 512 * PAIR;
     Ints low_dots[ROWS], high_dots[ROWS];
@@ -130,8 +144,8 @@ struct Parts {
         high = either(high, bit_as_16<2 * PAIR + 1>(bits));
       }
       for (int r = 0; r < ROWS; ++r) {
-        low_dots[r] = add_dot(low_dots[r], low, x.code(r) + 64 * PAIR + 4 * c);
-        high_dots[r] = add_dot(high_dots[r], high, x.code(r) + 64 * PAIR + 32 + 4 * c);
+        low_dots[r] = add_dot(low_dots[r], low, x.four(r, 64 * PAIR + 4 * c));
+        high_dots[r] = add_dot(high_dots[r], high, x.four(r, 64 * PAIR + 32 + 4 * c));
       }
     }
     const Ints low_scale = part_scale<2 * PAIR>(block + 4 * kRows), high_scale = part_scale<2 * PAIR + 1>(block + 4 * kRows);
@@ -142,15 +156,14 @@ struct Parts {
 
   // Adds to `dots`: minimum of the part * the sum of the codes of x there.
   template <int PART, int ROWS>
-  static void add_minimum(const uint8_t* block, const RowsAt& x, Ints (&dots)[ROWS]) {
+  static void add_minimum(const uint8_t* block, const RowsAt<ROWS>& x, Ints (&dots)[ROWS]) {
     const Ints minimum = part_minimum<PART>(block + 4 * kRows);
-    for (int r = 0; r < ROWS; ++r) {
-      dots[r] = add(dots[r], multiply(minimum, broadcast(x.sum(r, 2 * PART) + x.sum(r, 2 * PART + 1))));
-    }
+    const Words both = pairs(minimum, minimum);
+    for (int r = 0; r < ROWS; ++r) dots[r] = add_dot(dots[r], both, x.two_sums(r, 2 * PART));
   }
 
   template <int ROWS>
-  static void add_block(const uint8_t* block, const RowsAt& x, Floats (&y)[ROWS]) {
+  static void add_block(const uint8_t* block, const RowsAt<ROWS>& x, Floats (&y)[ROWS]) {
     Ints dots[ROWS];
     for (Ints& sum : dots) sum = broadcast(0);
     add_pair<0>(block, x, dots);
@@ -184,18 +197,18 @@ struct Q6K {
 
   // Adds to `dots`: scale * (codes times those of x), for the two times 16 values of one run of a half.
   template <int RUN, int ROWS>
-  static void add_run(const uint8_t* block, int half, const RowsAt& x, Ints (&dots)[ROWS]) {
+  static void add_run(const uint8_t* block, int half, const RowsAt<ROWS>& x, Ints (&dots)[ROWS]) {
     const uint8_t* nibbles = block + (64 * half + 32 * (RUN % 2)) * kRows;
     const uint8_t* pairs = block + (128 + 32 * half) * kRows;
     for (int part = 0; part < 2; ++part) {
       const int sixteen = 8 * half + 2 * RUN + part;
       Ints sums[ROWS];
-      for (int r = 0; r < ROWS; ++r) sums[r] = broadcast(-32 * x.sum(r, sixteen));
+      start_dots(sums, part == 0 ? -32 : 0, part == 0 ? 0 : -32, x, sixteen - part);
       for (int c = 0; c < 4; ++c) {
         const Bytes both = load_bytes(nibbles + 64 * (4 * part + c));
         const Bytes low = RUN < 2 ? low_nibbles(both) : high_nibbles(both);
         const Bytes codes = either(low, pair_as_48<RUN>(load_bytes(pairs + 64 * (4 * part + c))));
-        for (int r = 0; r < ROWS; ++r) sums[r] = add_dot(sums[r], codes, x.code(r) + 16 * sixteen + 4 * c);
+        for (int r = 0; r < ROWS; ++r) sums[r] = add_dot(sums[r], codes, x.four(r, 16 * sixteen + 4 * c));
       }
       const Ints scale = load_row_int8(block + (192 + sixteen) * kRows);
       for (int r = 0; r < ROWS; ++r) dots[r] = add(dots[r], multiply(scale, sums[r]));
@@ -203,7 +216,7 @@ struct Q6K {
   }
 
   template <int ROWS>
-  static void add_block(const uint8_t* block, const RowsAt& x, Floats (&y)[ROWS]) {
+  static void add_block(const uint8_t* block, const RowsAt<ROWS>& x, Floats (&y)[ROWS]) {
     Ints dots[ROWS];
     for (Ints& sum : dots) sum = broadcast(0);
     for (int half = 0; half < 2; ++half) {
@@ -222,14 +235,14 @@ struct I8 {
   static constexpr int64_t kBlock = 128, kXBlock = 32, kBytes = 132;
 
   template <int ROWS>
-  static void add_block(const uint8_t* block, const RowsAt& x, Floats (&y)[ROWS]) {
+  static void add_block(const uint8_t* block, const RowsAt<ROWS>& x, Floats (&y)[ROWS]) {
     const Floats scale = load_floats(block);
     for (int part = 0; part < 4; ++part) {
       Ints dots[ROWS];
-      for (int r = 0; r < ROWS; ++r) dots[r] = start_signed(x.sum(r, part));
+      start_dots(dots, kSignedStart, x, part);
       for (int c = 8 * part; c < 8 * part + 8; ++c) {
         const Bytes codes = load_bytes(block + 4 * kRows + 64 * c);
-        for (int r = 0; r < ROWS; ++r) dots[r] = add_dot_signed(dots[r], codes, x.code(r) + 4 * c);
+        for (int r = 0; r < ROWS; ++r) dots[r] = add_dot_signed(dots[r], codes, x.four(r, 4 * c));
       }
       add_products(y, dots, scale, x, part);
     }
@@ -242,19 +255,19 @@ struct Int4 {
   static constexpr int64_t kBlock = BLOCK, kXBlock = 32, kBytes = 2 + 1 + BLOCK / 2;
 
   template <int ROWS>
-  static void add_block(const uint8_t* block, const RowsAt& x, Floats (&y)[ROWS]) {
+  static void add_block(const uint8_t* block, const RowsAt<ROWS>& x, Floats (&y)[ROWS]) {
     const Floats scale = load_halves(block);
-    const Ints zero = widened(load_row_bytes(block + 2 * kRows));
+    const Ints minus_zero = multiply(widened(load_row_bytes(block + 2 * kRows)), broadcast(-1));
     const uint8_t* nibbles = block + 3 * kRows;
     for (int part = 0; part < BLOCK / 32; ++part) {
       Ints dots[ROWS];
-      for (int r = 0; r < ROWS; ++r) dots[r] = multiply(zero, broadcast(-x.sum(r, part)));
+      for (int r = 0; r < ROWS; ++r) dots[r] = multiply(minus_zero, broadcast(x.sum(r, part)));
       for (int c = 0; c < 4; ++c) {
         const Bytes both = load_bytes(nibbles + 256 * part + 64 * c);
         const Bytes low = low_nibbles(both), high = high_nibbles(both);
         for (int r = 0; r < ROWS; ++r) {
-          dots[r] = add_dot(dots[r], low, x.code(r) + 32 * part + 4 * c);
-          dots[r] = add_dot(dots[r], high, x.code(r) + 32 * part + 16 + 4 * c);
+          dots[r] = add_dot(dots[r], low, x.four(r, 32 * part + 4 * c));
+          dots[r] = add_dot(dots[r], high, x.four(r, 32 * part + 16 + 4 * c));
         }
       }
       add_products(y, dots, scale, x, part);
@@ -270,18 +283,17 @@ struct F8 {
   static constexpr bool kScaledValues = SCALED;
 
   template <int ROWS>
-  static void add_block(const uint8_t* block, const RowsAt& x, Floats (&y)[ROWS]) {
+  static void add_block(const uint8_t* block, const RowsAt<ROWS>& x, Floats (&y)[ROWS]) {
     Floats even[ROWS], odd[ROWS];
     for (int r = 0; r < ROWS; ++r) even[r] = odd[r] = broadcast(0.0f);
     for (int c = 0; c < 32; ++c) {
       Floats codes[4];
       load_e4m3(block + 4 * kRows + 64 * c, codes);
       for (int r = 0; r < ROWS; ++r) {
-        const float* const four = x.value(r) + 4 * c;
-        even[r] = add(even[r], multiply(codes[0], broadcast(four[0])));
-        odd[r] = add(odd[r], multiply(codes[1], broadcast(four[1])));
-        even[r] = add(even[r], multiply(codes[2], broadcast(four[2])));
-        odd[r] = add(odd[r], multiply(codes[3], broadcast(four[3])));
+        even[r] = add(even[r], multiply(codes[0], broadcast(x.value(r, 4 * c))));
+        odd[r] = add(odd[r], multiply(codes[1], broadcast(x.value(r, 4 * c + 1))));
+        even[r] = add(even[r], multiply(codes[2], broadcast(x.value(r, 4 * c + 2))));
+        odd[r] = add(odd[r], multiply(codes[3], broadcast(x.value(r, 4 * c + 3))));
       }
     }
     const Floats scale = load_floats(block);
@@ -301,14 +313,14 @@ struct Q2K {
 
   // Adds to `dots`: scale * (codes times those of x), for the two times 16 values of one run of a half.
   template <int RUN, int ROWS>
-  static void add_run(const uint8_t* block, int half, const RowsAt& x, Ints (&dots)[ROWS]) {
+  static void add_run(const uint8_t* block, int half, const RowsAt<ROWS>& x, Ints (&dots)[ROWS]) {
     for (int part = 0; part < 2; ++part) {
       const int sixteen = 8 * half + 2 * RUN + part;
       Ints sums[ROWS];
       for (Ints& sum : sums) sum = broadcast(0);
       for (int c = 0; c < 4; ++c) {
         const Bytes codes = pair_of<RUN>(load_bytes(block + (16 + 32 * half + 16 * part + 4 * c) * kRows));
-        for (int r = 0; r < ROWS; ++r) sums[r] = add_dot(sums[r], codes, x.code(r) + 16 * sixteen + 4 * c);
+        for (int r = 0; r < ROWS; ++r) sums[r] = add_dot(sums[r], codes, x.four(r, 16 * sixteen + 4 * c));
       }
       const Ints scale = widened(low_nibbles_of(load_row_bytes(block + sixteen * kRows)));
       for (int r = 0; r < ROWS; ++r) dots[r] = add(dots[r], multiply(scale, sums[r]));
@@ -316,7 +328,7 @@ struct Q2K {
   }
 
   template <int ROWS>
-  static void add_block(const uint8_t* block, const RowsAt& x, Floats (&y)[ROWS]) {
+  static void add_block(const uint8_t* block, const RowsAt<ROWS>& x, Floats (&y)[ROWS]) {
     Ints dots[ROWS];
     for (Ints& sum : dots) sum = broadcast(0);
     for (int half = 0; half < 2; ++half) {
@@ -329,9 +341,10 @@ struct Q2K {
     add_products(y, dots, scale, x);
 
     for (Ints& sum : dots) sum = broadcast(0);
-    for (int sixteen = 0; sixteen < 16; ++sixteen) {
-      const Ints minimum = widened(high_nibbles_of(load_row_bytes(block + sixteen * kRows)));
-      for (int r = 0; r < ROWS; ++r) dots[r] = add(dots[r], multiply(minimum, broadcast(x.sum(r, sixteen))));
+    for (int even = 0; even < 16; even += 2) {
+      const Words minimums = pairs(widened(high_nibbles_of(load_row_bytes(block + even * kRows))),
+                                   widened(high_nibbles_of(load_row_bytes(block + (even + 1) * kRows))));
+      for (int r = 0; r < ROWS; ++r) dots[r] = add_dot(dots[r], minimums, x.two_sums(r, even));
     }
     const Floats minimum = load_halves(block + 82 * kRows);
     for (int r = 0; r < ROWS; ++r) {
@@ -346,16 +359,16 @@ struct Q3K {
   static constexpr int64_t kBlock = 256, kXBlock = 256, kBytes = 110;
 
   template <int HALF, int RUN, int ROWS>
-  static void add_run(const uint8_t* block, const RowsAt& x, Ints (&dots)[ROWS]) {
+  static void add_run(const uint8_t* block, const RowsAt<ROWS>& x, Ints (&dots)[ROWS]) {
     const uint8_t* const scales = block + 96 * kRows;
     for (int part = 0; part < 2; ++part) {
       const int sixteen = 8 * HALF + 2 * RUN + part;
       Ints sums[ROWS];
-      for (int r = 0; r < ROWS; ++r) sums[r] = broadcast(-4 * x.sum(r, sixteen));
+      start_dots(sums, part == 0 ? -4 : 0, part == 0 ? 0 : -4, x, sixteen - part);
       for (int c = 0; c < 4; ++c) {
         const Bytes pairs = pair_of<RUN>(load_bytes(block + (32 + 32 * HALF + 16 * part + 4 * c) * kRows));
         const Bytes codes = either(pairs, bit_as_4<4 * HALF + RUN>(load_bytes(block + (16 * part + 4 * c) * kRows)));
-        for (int r = 0; r < ROWS; ++r) sums[r] = add_dot(sums[r], codes, x.code(r) + 16 * sixteen + 4 * c);
+        for (int r = 0; r < ROWS; ++r) sums[r] = add_dot(sums[r], codes, x.four(r, 16 * sixteen + 4 * c));
       }
       const RowBytes both = load_row_bytes(scales + (2 * RUN + part) * kRows);
       const Ints scale = signed_six_bits<2 * HALF + RUN / 2>(HALF == 0 ? low_nibbles_of(both) : high_nibbles_of(both),
@@ -365,7 +378,7 @@ struct Q3K {
   }
 
   template <int ROWS>
-  static void add_block(const uint8_t* block, const RowsAt& x, Floats (&y)[ROWS]) {
+  static void add_block(const uint8_t* block, const RowsAt<ROWS>& x, Floats (&y)[ROWS]) {
     Ints dots[ROWS];
     for (Ints& sum : dots) sum = broadcast(0);
     add_run<0, 0>(block, x, dots);
@@ -387,13 +400,13 @@ alignas(16) constexpr int8_t kFp4Values[16] = {12, 13, 14, 15, 16, 18, 20, 24, 1
 
 // Adds to `dots` the values of 32 codes times those of x, of which `nibbles` has the first 16 in the low nibbles.
 template <int ROWS>
-inline void add_iq4(const uint8_t* nibbles, const RowsAt& x, int first, Ints (&dots)[ROWS]) {
+inline void add_iq4(const uint8_t* nibbles, const RowsAt<ROWS>& x, int first, Ints (&dots)[ROWS]) {
   for (int c = 0; c < 4; ++c) {
     const Bytes both = load_bytes(nibbles + 64 * c);
     const Bytes low = values_of(low_nibbles(both), kIq4Values), high = values_of(high_nibbles(both), kIq4Values);
     for (int r = 0; r < ROWS; ++r) {
-      dots[r] = add_dot_signed(dots[r], low, x.code(r) + first + 4 * c);
-      dots[r] = add_dot_signed(dots[r], high, x.code(r) + first + 16 + 4 * c);
+      dots[r] = add_dot_signed(dots[r], low, x.four(r, first + 4 * c));
+      dots[r] = add_dot_signed(dots[r], high, x.four(r, first + 16 + 4 * c));
     }
   }
 }
@@ -403,9 +416,9 @@ struct Iq4Nl {
   static constexpr int64_t kBlock = 32, kXBlock = 32, kBytes = 18;
 
   template <int ROWS>
-  static void add_block(const uint8_t* block, const RowsAt& x, Floats (&y)[ROWS]) {
+  static void add_block(const uint8_t* block, const RowsAt<ROWS>& x, Floats (&y)[ROWS]) {
     Ints dots[ROWS];
-    for (int r = 0; r < ROWS; ++r) dots[r] = start_signed(x.sum(r));
+    start_dots(dots, kSignedStart, x);
     add_iq4(block + 2 * kRows, x, 0, dots);
     const Floats scale = load_halves(block);
     add_products(y, dots, scale, x);
@@ -418,9 +431,9 @@ struct Iq4Xs {
   static constexpr int64_t kBlock = 256, kXBlock = 256, kBytes = 136;
 
   template <int PART, int ROWS>
-  static void add_part(const uint8_t* block, const RowsAt& x, Ints (&dots)[ROWS]) {
+  static void add_part(const uint8_t* block, const RowsAt<ROWS>& x, Ints (&dots)[ROWS]) {
     Ints sums[ROWS];
-    for (int r = 0; r < ROWS; ++r) sums[r] = start_signed(x.sum(r, 2 * PART) + x.sum(r, 2 * PART + 1));
+    start_dots(sums, kSignedStart, kSignedStart, x, 2 * PART);
     add_iq4(block + (8 + 16 * PART) * kRows, x, 32 * PART, sums);
     const RowBytes both = load_row_bytes(block + (4 + PART / 2) * kRows);
     const Ints scale = signed_six_bits<PART % 4>(PART % 2 == 0 ? low_nibbles_of(both) : high_nibbles_of(both),
@@ -429,7 +442,7 @@ struct Iq4Xs {
   }
 
   template <int ROWS>
-  static void add_block(const uint8_t* block, const RowsAt& x, Floats (&y)[ROWS]) {
+  static void add_block(const uint8_t* block, const RowsAt<ROWS>& x, Floats (&y)[ROWS]) {
     Ints dots[ROWS];
     for (Ints& sum : dots) sum = broadcast(0);
     add_part<0>(block, x, dots);
@@ -450,15 +463,15 @@ struct Mxfp4 {
   static constexpr int64_t kBlock = 32, kXBlock = 32, kBytes = 17;
 
   template <int ROWS>
-  static void add_block(const uint8_t* block, const RowsAt& x, Floats (&y)[ROWS]) {
+  static void add_block(const uint8_t* block, const RowsAt<ROWS>& x, Floats (&y)[ROWS]) {
     Ints dots[ROWS];
-    for (int r = 0; r < ROWS; ++r) dots[r] = broadcast(-12 * x.sum(r));
+    start_dots(dots, -12, x);
     for (int c = 0; c < 4; ++c) {
       const Bytes both = load_bytes(block + kRows + 64 * c);
       const Bytes low = values_of(low_nibbles(both), kFp4Values), high = values_of(high_nibbles(both), kFp4Values);
       for (int r = 0; r < ROWS; ++r) {
-        dots[r] = add_dot(dots[r], low, x.code(r) + 4 * c);
-        dots[r] = add_dot(dots[r], high, x.code(r) + 16 + 4 * c);
+        dots[r] = add_dot(dots[r], low, x.four(r, 4 * c));
+        dots[r] = add_dot(dots[r], high, x.four(r, 16 + 4 * c));
       }
     }
     const Floats half_scale = load_half_powers(block);
@@ -471,20 +484,19 @@ struct Nvfp4 {
   static constexpr int64_t kBlock = 256, kXBlock = 256, kBytes = 148;
 
   template <int ROWS>
-  static void add_block(const uint8_t* block, const RowsAt& x, Floats (&y)[ROWS]) {
+  static void add_block(const uint8_t* block, const RowsAt<ROWS>& x, Floats (&y)[ROWS]) {
     Floats sums[ROWS];  // of half of the codes' values times 1/256 of the scales
     for (Floats& sum : sums) sum = broadcast(0.0f);
     for (int part = 0; part < 8; ++part) {
       Ints low_dots[ROWS], high_dots[ROWS];
-      for (int r = 0; r < ROWS; ++r) {
-        low_dots[r] = broadcast(-12 * x.sum(r, 2 * part)), high_dots[r] = broadcast(-12 * x.sum(r, 2 * part + 1));
-      }
+      start_dots(low_dots, -12, 0, x, 2 * part);
+      start_dots(high_dots, 0, -12, x, 2 * part);
       for (int c = 0; c < 4; ++c) {
         const Bytes both = load_bytes(block + (20 + 16 * part + 4 * c) * kRows);
         const Bytes low = values_of(low_nibbles(both), kFp4Values), high = values_of(high_nibbles(both), kFp4Values);
         for (int r = 0; r < ROWS; ++r) {
-          low_dots[r] = add_dot(low_dots[r], low, x.code(r) + 16 * (2 * part) + 4 * c);
-          high_dots[r] = add_dot(high_dots[r], high, x.code(r) + 16 * (2 * part + 1) + 4 * c);
+          low_dots[r] = add_dot(low_dots[r], low, x.four(r, 16 * (2 * part) + 4 * c));
+          high_dots[r] = add_dot(high_dots[r], high, x.four(r, 16 * (2 * part + 1) + 4 * c));
         }
       }
       const Floats low_scale = load_row_e4m3(block + (4 + 2 * part) * kRows);
@@ -503,15 +515,16 @@ struct Nvfp4 {
 
 template <class Format, int ROWS>
 void product(const uint8_t* group, const QuantizedRows& x, int64_t row, float* y) {
-  constexpr bool kQuantized = Format::kXBlock > 1;
-  constexpr int64_t kSum = sum_elements(Format::kXBlock);
-  const int64_t num_blocks = x.k / Format::kBlock, num_scales = x.k / Format::kXBlock, num_sums = x.k / kSum;
-  RowsAt at{nullptr, nullptr, nullptr, nullptr, x.k, num_scales, num_sums};
+  constexpr bool kQuantized = Format::kXBlock > 1, kSumsOf16 = Format::kXBlock == 256;
+  const int64_t num_blocks = x.k / Format::kBlock;
+  RowsAt<ROWS> at{};
   if constexpr (kQuantized) {
-    at.codes = x.codes + row * x.k, at.scales = x.scales + row * num_scales, at.sums = x.sums + row * num_sums;
+    at.codes = x.codes + row * x.k, at.scales = x.scales + row * (x.k / Format::kXBlock);
+    if constexpr (kSumsOf16) at.sums_of_16 = x.sums_of_16 + row * (x.k / 16);
+    if constexpr (!kSumsOf16) at.sums = x.sums + row * (x.k / 32);
   } else {
     at.values = x.values + row * x.k;
-    if constexpr (Format::kScaledValues) at.scale_stride = num_blocks, at.scales = x.scales + row * num_blocks;
+    if constexpr (Format::kScaledValues) at.scales = x.scales + row * num_blocks;
   }
   Floats sums[ROWS];
   for (Floats& sum : sums) sum = broadcast(0.0f);
@@ -520,23 +533,28 @@ void product(const uint8_t* group, const QuantizedRows& x, int64_t row, float* y
     Format::add_block(group, at, sums);
     group += kRows * Format::kBytes;
     if constexpr (kQuantized) {
-      at.codes += Format::kBlock;
-      at.scales += Format::kBlock / Format::kXBlock;
-      at.sums += Format::kBlock / kSum;
+      at.codes += ROWS * Format::kBlock;
+      at.scales += ROWS * (Format::kBlock / Format::kXBlock);
+      if constexpr (kSumsOf16) at.sums_of_16 += ROWS * (Format::kBlock / 16);
+      if constexpr (!kSumsOf16) at.sums += ROWS * (Format::kBlock / 32);
     } else {
-      at.values += Format::kBlock;
-      if constexpr (Format::kScaledValues) ++at.scales;
+      at.values += ROWS * Format::kBlock;
+      if constexpr (Format::kScaledValues) at.scales += ROWS;
     }
   }
   for (int r = 0; r < ROWS; ++r) store(y + r * kRows, sums[r]);
 }
 
 template <class Format>
-constexpr void set_products(GroupProduct (&products)[kNumTileHeights]) {
-  products[0] = product<Format, kTileHeights[0]>;
-  products[1] = product<Format, kTileHeights[1]>;
-  products[2] = product<Format, kTileHeights[2]>;
-  products[3] = product<Format, kTileHeights[3]>;
+constexpr void set_products(GroupProduct (&products)[kMaxTileRows]) {
+  products[0] = product<Format, 1>;
+  products[1] = product<Format, 2>;
+  products[2] = product<Format, 3>;
+  products[3] = product<Format, 4>;
+  products[4] = product<Format, 5>;
+  products[5] = product<Format, 6>;
+  products[6] = product<Format, 7>;
+  products[7] = product<Format, 8>;
 }
 
 constexpr QuantizedKernels make_kernels(const char* instructions) {

@@ -13,6 +13,9 @@ struct Bytes {
 struct Ints {
   int32_t v[16];
 };
+struct Words {
+  int16_t v[32];
+};
 struct Floats {
   float v[16];
 };
@@ -76,6 +79,13 @@ inline Ints broadcast(int32_t x) {
 inline Ints add(const Ints& a, const Ints& b) {
   return each<Ints>([&](int i) { return a.v[i] + b.v[i]; });
 }
+inline Words broadcast(int16_t even, int16_t odd) {
+  return each<Words>([&](int i) { return i % 2 == 0 ? even : odd; });
+}
+// Returns pairs of numbers 0..32767.
+inline Words pairs(const Ints& even, const Ints& odd) {
+  return each<Words>([&](int i) { return i % 2 == 0 ? even.v[i / 2] : odd.v[i / 2]; });
+}
 inline Ints multiply(const Ints& a, const Ints& b) {
   return each<Ints>([&](int i) { return a.v[i] * b.v[i]; });
 }
@@ -86,8 +96,12 @@ inline Ints add_dot(const Ints& sum, const Bytes& codes, const int8_t* x) {
     return sum.v[i] + four[0] * x[0] + four[1] * x[1] + four[2] * x[2] + four[3] * x[3];
   });
 }
-// These do the same for codes -128..127.
-inline Ints start_signed(int32_t) { return broadcast(0); }
+// Adds the two numbers of each row times the two at x.
+inline Ints add_dot(const Ints& sum, const Words& numbers, const int16_t* x) {
+  return each<Ints>([&](int i) { return sum.v[i] + numbers.v[2 * i] * x[0] + numbers.v[2 * i + 1] * x[1]; });
+}
+// Does what add_dot does for codes -128..127. A sum starts with kSignedStart * the sum of the codes of x.
+constexpr int16_t kSignedStart = 0;
 inline Ints add_dot_signed(const Ints& sum, const Bytes& codes, const int8_t* x) {
   return each<Ints>([&](int i) {
     int32_t dot = sum.v[i];
