@@ -128,30 +128,22 @@ struct Parts {
     return six_bits_of_two(high_nibbles_of(load_row_bytes(packed + (PART + 4) * kRows)), load_row_bytes(packed + PART * kRows));
   }
 
-  // Adds to `dots`: scale of the part * (its codes times those of x), for parts 2 * PAIR and 2 * PAIR + 1.
-  template <int PAIR, int ROWS>
-  static void add_pair(const uint8_t* block, const RowsAt<ROWS>& x, Ints (&dots)[ROWS]) {
+  // Adds to `dots`: scale of the part * (its codes times those of x). The two parts of a byte are not computed together: sums of both, for 8 rows,
+  // would not fit into the registers.
+  template <int PART, int ROWS>
+  static void add_part(const uint8_t* block, const RowsAt<ROWS>& x, Ints (&dots)[ROWS]) {
     const uint8_t* fifth_bits = block + 16 * kRows;
-    const uint8_t* nibbles = fifth_bits + (FIFTH ? 32 : 0) * kRows + 512 * PAIR;
-    Ints low_dots[ROWS], high_dots[ROWS];
-    for (int r = 0; r < ROWS; ++r) low_dots[r] = high_dots[r] = broadcast(0);
+    const uint8_t* nibbles = fifth_bits + (FIFTH ? 32 : 0) * kRows + 512 * (PART / 2);
+    Ints sums[ROWS];
+    for (Ints& sum : sums) sum = broadcast(0);
     for (int c = 0; c < 8; ++c) {
       const Bytes both = load_bytes(nibbles + 64 * c);
-      Bytes low = low_nibbles(both), high = high_nibbles(both);
-      if constexpr (FIFTH) {
-        const Bytes bits = load_bytes(fifth_bits + 64 * c);
-        low = either(low, bit_as_16<2 * PAIR>(bits));
-        high = either(high, bit_as_16<2 * PAIR + 1>(bits));
-      }
-      for (int r = 0; r < ROWS; ++r) {
-        low_dots[r] = add_dot(low_dots[r], low, x.four(r, 64 * PAIR + 4 * c));
-        high_dots[r] = add_dot(high_dots[r], high, x.four(r, 64 * PAIR + 32 + 4 * c));
-      }
+      Bytes codes = PART % 2 == 0 ? low_nibbles(both) : high_nibbles(both);
+      if constexpr (FIFTH) codes = either(codes, bit_as_16<PART>(load_bytes(fifth_bits + 64 * c)));
+      for (int r = 0; r < ROWS; ++r) sums[r] = add_dot(sums[r], codes, x.four(r, 32 * PART + 4 * c));
     }
-    const Ints low_scale = part_scale<2 * PAIR>(block + 4 * kRows), high_scale = part_scale<2 * PAIR + 1>(block + 4 * kRows);
-    for (int r = 0; r < ROWS; ++r) {
-      dots[r] = add(dots[r], add(multiply(low_scale, low_dots[r]), multiply(high_scale, high_dots[r])));
-    }
+    const Ints scale = part_scale<PART>(block + 4 * kRows);
+    for (int r = 0; r < ROWS; ++r) dots[r] = add(dots[r], multiply(scale, sums[r]));
   }
 
   // Adds to `dots`: minimum of the part * the sum of the codes of x there.
@@ -166,10 +158,14 @@ struct Parts {
   static void add_block(const uint8_t* block, const RowsAt<ROWS>& x, Floats (&y)[ROWS]) {
     Ints dots[ROWS];
     for (Ints& sum : dots) sum = broadcast(0);
-    add_pair<0>(block, x, dots);
-    add_pair<1>(block, x, dots);
-    add_pair<2>(block, x, dots);
-    add_pair<3>(block, x, dots);
+    add_part<0>(block, x, dots);
+    add_part<1>(block, x, dots);
+    add_part<2>(block, x, dots);
+    add_part<3>(block, x, dots);
+    add_part<4>(block, x, dots);
+    add_part<5>(block, x, dots);
+    add_part<6>(block, x, dots);
+    add_part<7>(block, x, dots);
     const Floats scale = load_halves(block);
     add_products(y, dots, scale, x);
 
