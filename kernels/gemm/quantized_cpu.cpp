@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/host/convert_cpu.h>
@@ -30,36 +31,52 @@ struct QuantizedBlock {
   float scale;
 };
 
+// Adds 8 adjacent codes: as bytes code + 128, then in four fields of 16 bits.
+int32_t sum_of_eight(const int8_t* codes) {
+  constexpr uint64_t kEvenBytes = 0x00ff00ff00ff00ff;
+  uint64_t bytes;
+  std::memcpy(&bytes, codes, sizeof bytes);
+  bytes ^= 0x8080808080808080;
+  const uint64_t pairs = (bytes & kEvenBytes) + (bytes >> 8 & kEvenBytes);
+  return static_cast<int32_t>(pairs * 0x0001000100010001 >> 48) - 8 * 128;
+}
+
 // Quantises one block of x. Below 2^-100 the reciprocal of the scale would not be a float.
 template <int64_t BLOCK>
 void quantize_block(const float* x, QuantizedBlock<BLOCK>& block) {
   constexpr int32_t kInfinity = 0x7f800000, kSmallest = (127 - 100) << 23;
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: the sum's last bits are the integer
-  int32_t bits[BLOCK];
-  std::memcpy(bits, x, sizeof bits);
+  const auto bits_of = [](float value) {
+    int32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+  };
   int32_t largest_bits = 0;
-  for (int32_t each : bits) largest_bits = std::max(largest_bits, each & 0x7fffffff);
-  const bool finite = largest_bits < kInfinity;
+  for (int64_t i = 0; i < BLOCK; ++i) largest_bits = std::max(largest_bits, bits_of(x[i]) & 0x7fffffff);
+  if (largest_bits >= kInfinity) {
+    block = {};
+    block.scale = std::numeric_limits<float>::quiet_NaN();
+    return;
+  }
   float largest;
   std::memcpy(&largest, &largest_bits, sizeof largest);
-  const bool is_zero = !finite || largest_bits < kSmallest;
+  const bool is_zero = largest_bits < kSmallest;
   const float to_code = is_zero ? 0.0f : 127.0f / largest;
-  block.scale = !finite ? std::numeric_limits<float>::quiet_NaN() : is_zero ? 0.0f : largest / 127.0f;
-  if (!finite) std::memset(bits, 0, sizeof bits);
-  constexpr int64_t kSum = QuantizedBlock<BLOCK>::kSum;
-  for (int64_t first = 0; first < BLOCK; first += kSum) {
+  block.scale = is_zero ? 0.0f : largest / 127.0f;
+  for (int64_t first = 0; first < BLOCK; first += 32) {
     int32_t sum = 0;
-    for (int64_t i = first; i < first + kSum; ++i) {
-      float value;
-      std::memcpy(&value, bits + i, sizeof value);
-      const float shifted = value * to_code + kRound;
-      int32_t code;
-      std::memcpy(&code, &shifted, sizeof code);
-      code -= 0x4b400000;
+    for (int64_t i = first; i < first + 32; ++i) {
+      const int32_t code = bits_of(x[i] * to_code + kRound) - bits_of(kRound);
       block.codes[i] = static_cast<int8_t>(code);
       sum += code;
     }
-    block.sums[first / kSum] = sum;
+    if constexpr (BLOCK == 32) {
+      block.sums[0] = sum;
+    } else {
+      const int32_t first_sum = sum_of_eight(block.codes + first) + sum_of_eight(block.codes + first + 8);
+      block.sums[first / 16] = first_sum;
+      block.sums[first / 16 + 1] = sum - first_sum;
+    }
   }
 }
 
@@ -78,10 +95,14 @@ void quantize_row(const T* x, const TileRow& row, const QuantizedRows& rows) {
   int8_t* const codes = rows.codes + row.first * k + 4 * row.index;
   float* const scales = rows.scales + row.first * (k / BLOCK) + row.index;
   for (int64_t i = 0; i < k; i += BLOCK) {
-    float values[BLOCK];
-    for (int64_t j = 0; j < BLOCK; j += 8) widen8(x + i + j, values + j);
     QuantizedBlock<BLOCK> block;
-    quantize_block<BLOCK>(values, block);
+    if constexpr (std::is_same_v<T, float>) {
+      quantize_block<BLOCK>(x + i, block);
+    } else {
+      float values[BLOCK];
+      for (int64_t j = 0; j < BLOCK; j += 8) widen8(x + i + j, values + j);
+      quantize_block<BLOCK>(values, block);
+    }
     for (int64_t j = 0; j < BLOCK; j += 4) std::memcpy(codes + (i + j) * height, block.codes + j, 4);
     scales[i / BLOCK * height] = block.scale;
     if constexpr (BLOCK == 32) {
