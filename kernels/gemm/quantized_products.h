@@ -479,28 +479,28 @@ struct Mxfp4 {
 struct Nvfp4 {
   static constexpr int64_t kBlock = 256, kXBlock = 256, kBytes = 148;
 
+  // Adds to `sums` what 16 values are: those of the low nibbles of a part, or of the high ones.
+  template <bool HIGH, int ROWS>
+  static void add_sixteen(const uint8_t* block, int part, const RowsAt<ROWS>& x, Floats (&sums)[ROWS]) {
+    const int sixteen = 2 * part + (HIGH ? 1 : 0);
+    Ints dots[ROWS];
+    start_dots(dots, HIGH ? 0 : -12, HIGH ? -12 : 0, x, 2 * part);
+    for (int c = 0; c < 4; ++c) {
+      const Bytes both = load_bytes(block + (20 + 16 * part + 4 * c) * kRows);
+      const Bytes codes = values_of(HIGH ? high_nibbles(both) : low_nibbles(both), kFp4Values);
+      for (int r = 0; r < ROWS; ++r) dots[r] = add_dot(dots[r], codes, x.four(r, 16 * sixteen + 4 * c));
+    }
+    const Floats scale = load_row_e4m3(block + (4 + sixteen) * kRows);
+    for (int r = 0; r < ROWS; ++r) sums[r] = add(sums[r], multiply(to_floats(dots[r]), scale));
+  }
+
   template <int ROWS>
   static void add_block(const uint8_t* block, const RowsAt<ROWS>& x, Floats (&y)[ROWS]) {
     Floats sums[ROWS];  // of half of the codes' values times 1/256 of the scales
     for (Floats& sum : sums) sum = broadcast(0.0f);
     for (int part = 0; part < 8; ++part) {
-      Ints low_dots[ROWS], high_dots[ROWS];
-      start_dots(low_dots, -12, 0, x, 2 * part);
-      start_dots(high_dots, 0, -12, x, 2 * part);
-      for (int c = 0; c < 4; ++c) {
-        const Bytes both = load_bytes(block + (20 + 16 * part + 4 * c) * kRows);
-        const Bytes low = values_of(low_nibbles(both), kFp4Values), high = values_of(high_nibbles(both), kFp4Values);
-        for (int r = 0; r < ROWS; ++r) {
-          low_dots[r] = add_dot(low_dots[r], low, x.four(r, 16 * (2 * part) + 4 * c));
-          high_dots[r] = add_dot(high_dots[r], high, x.four(r, 16 * (2 * part + 1) + 4 * c));
-        }
-      }
-      const Floats low_scale = load_row_e4m3(block + (4 + 2 * part) * kRows);
-      const Floats high_scale = load_row_e4m3(block + (5 + 2 * part) * kRows);
-      for (int r = 0; r < ROWS; ++r) {
-        sums[r] = add(sums[r], multiply(to_floats(low_dots[r]), low_scale));
-        sums[r] = add(sums[r], multiply(to_floats(high_dots[r]), high_scale));
-      }
+      add_sixteen<false>(block, part, x, sums);
+      add_sixteen<true>(block, part, x, sums);
     }
     const Floats scale = load_floats(block), to_values = broadcast(128.0f);
     for (int r = 0; r < ROWS; ++r) {
