@@ -34,6 +34,10 @@ inline Bytes low_nibbles(Bytes b) { return {{masked(b.v[0], 15), masked(b.v[1], 
 inline Bytes high_nibbles(Bytes b) {
   return {{masked(_mm256_srli_epi16(b.v[0], 4), 15), masked(_mm256_srli_epi16(b.v[1], 4), 15)}};
 }
+// Returns bits `count` to 7 of each byte. What comes above them is not defined.
+inline Bytes shifted_right(Bytes b, int count) {
+  return {{_mm256_srl_epi16(b.v[0], _mm_cvtsi32_si128(count)), _mm256_srl_epi16(b.v[1], _mm_cvtsi32_si128(count))}};
+}
 inline Bytes either(Bytes a, Bytes b) { return {{_mm256_or_si256(a.v[0], b.v[0]), _mm256_or_si256(a.v[1], b.v[1])}}; }
 
 // Adds 16 to code j of a row where bit 4 * chunk + j of its word is set.
@@ -100,7 +104,8 @@ inline Words broadcast(int16_t even, int16_t odd) {
 }
 // Returns pairs of numbers 0..32767.
 inline Words pairs(Ints even, Ints odd) {
-  return {{_mm256_or_si256(even.v[0], _mm256_slli_epi32(odd.v[0], 16)), _mm256_or_si256(even.v[1], _mm256_slli_epi32(odd.v[1], 16))}};
+  return {
+      {_mm256_or_si256(even.v[0], _mm256_slli_epi32(odd.v[0], 16)), _mm256_or_si256(even.v[1], _mm256_slli_epi32(odd.v[1], 16))}};
 }
 inline Ints multiply(Ints a, Ints b) { return {{_mm256_mullo_epi32(a.v[0], b.v[0]), _mm256_mullo_epi32(a.v[1], b.v[1])}}; }
 

@@ -33,6 +33,8 @@ struct RowBytes {
 inline Bytes load_bytes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
 inline Bytes low_nibbles(Bytes b) { return {_mm512_and_si512(b.v, _mm512_set1_epi8(15))}; }
 inline Bytes high_nibbles(Bytes b) { return {_mm512_and_si512(_mm512_srli_epi16(b.v, 4), _mm512_set1_epi8(15))}; }
+// Returns bits `count` to 7 of each byte. What comes above them is not defined.
+inline Bytes shifted_right(Bytes b, int count) { return {_mm512_srl_epi16(b.v, _mm_cvtsi32_si128(count))}; }
 inline Bytes either(Bytes a, Bytes b) { return {_mm512_or_si512(a.v, b.v)}; }
 
 // Adds 16 to code j of a row where bit 4 * chunk + j of its word is set.

@@ -38,6 +38,14 @@ constexpr int64_t kRows = 16;  // of a group
 // several fields are read at once, is read as a whole.
 constexpr int64_t kPrefetchBytes = 8192;
 
+// Prefetches part `part` of `parts` of a block.
+inline void prefetch_part(const uint8_t* block, int64_t block_bytes, int64_t part = 0, int64_t parts = 1) {
+  const int64_t lines = (kRows * block_bytes + 63) / 64;
+  for (int64_t line = lines * part / parts; line < lines * (part + 1) / parts; ++line) {
+    __builtin_prefetch(block + kPrefetchBytes + 64 * line, 0, 2);
+  }
+}
+
 // Starts `dots` with offset * the sum of the codes of x in part `part` of 32 values.
 template <int ROWS>
 inline void start_dots(Ints (&dots)[ROWS], int32_t offset, const RowsAt<ROWS>& x, int part = 0) {
@@ -114,6 +122,7 @@ struct Nibbles {
 template <bool FIFTH>
 struct Parts {
   static constexpr int64_t kBlock = 256, kXBlock = 256, kBytes = 2 + 2 + 12 + (FIFTH ? 32 : 0) + 128;
+  static constexpr bool kPrefetches = true;
 
   // part_scale() and part_minimum() are those of part PART.
   template <int PART>
@@ -128,21 +137,21 @@ struct Parts {
     return six_bits_of_two(high_nibbles_of(load_row_bytes(packed + (PART + 4) * kRows)), load_row_bytes(packed + PART * kRows));
   }
 
-  // Adds to `dots`: scale of the part * (its codes times those of x). The two parts of a byte are not computed together: sums of both, for 8 rows,
-  // would not fit into the registers.
-  template <int PART, int ROWS>
-  static void add_part(const uint8_t* block, const RowsAt<ROWS>& x, Ints (&dots)[ROWS]) {
+  // Adds to `dots`: scale of the part * (its codes times those of x), for the low nibbles of a pair of parts, or the high ones: sums of both,
+  // for 8 rows, would not fit into the registers.
+  template <bool HIGH, int ROWS>
+  static void add_part(const uint8_t* block, int pair, const Ints& scale, const RowsAt<ROWS>& x, Ints (&dots)[ROWS]) {
     const uint8_t* fifth_bits = block + 16 * kRows;
-    const uint8_t* nibbles = fifth_bits + (FIFTH ? 32 : 0) * kRows + 512 * (PART / 2);
+    const uint8_t* nibbles = fifth_bits + ((FIFTH ? 32 : 0) + 32 * pair) * kRows;
     Ints sums[ROWS];
     for (Ints& sum : sums) sum = broadcast(0);
     for (int c = 0; c < 8; ++c) {
       const Bytes both = load_bytes(nibbles + 64 * c);
-      Bytes codes = PART % 2 == 0 ? low_nibbles(both) : high_nibbles(both);
-      if constexpr (FIFTH) codes = either(codes, bit_as_16<PART>(load_bytes(fifth_bits + 64 * c)));
-      for (int r = 0; r < ROWS; ++r) sums[r] = add_dot(sums[r], codes, x.four(r, 32 * PART + 4 * c));
+      Bytes codes = HIGH ? high_nibbles(both) : low_nibbles(both);
+      if constexpr (FIFTH)
+        codes = either(codes, bit_as_16 < HIGH ? 1 : 0 > (shifted_right(load_bytes(fifth_bits + 64 * c), 2 * pair)));
+      for (int r = 0; r < ROWS; ++r) sums[r] = add_dot(sums[r], codes, x.four(r, 64 * pair + (HIGH ? 32 : 0) + 4 * c));
     }
-    const Ints scale = part_scale<PART>(block + 4 * kRows);
     for (int r = 0; r < ROWS; ++r) dots[r] = add(dots[r], multiply(scale, sums[r]));
   }
 
@@ -158,14 +167,14 @@ struct Parts {
   static void add_block(const uint8_t* block, const RowsAt<ROWS>& x, Floats (&y)[ROWS]) {
     Ints dots[ROWS];
     for (Ints& sum : dots) sum = broadcast(0);
-    add_part<0>(block, x, dots);
-    add_part<1>(block, x, dots);
-    add_part<2>(block, x, dots);
-    add_part<3>(block, x, dots);
-    add_part<4>(block, x, dots);
-    add_part<5>(block, x, dots);
-    add_part<6>(block, x, dots);
-    add_part<7>(block, x, dots);
+    const uint8_t* const packed = block + 4 * kRows;
+    const Ints scales[8] = {part_scale<0>(packed), part_scale<1>(packed), part_scale<2>(packed), part_scale<3>(packed),
+                            part_scale<4>(packed), part_scale<5>(packed), part_scale<6>(packed), part_scale<7>(packed)};
+    for (int pair = 0; pair < 4; ++pair) {
+      prefetch_part(block, kBytes, pair, 4);
+      add_part<false>(block, pair, scales[2 * pair], x, dots);
+      add_part<true>(block, pair, scales[2 * pair + 1], x, dots);
+    }
     const Floats scale = load_halves(block);
     add_products(y, dots, scale, x);
 
@@ -190,12 +199,14 @@ struct Parts {
 // have the offset 32.
 struct Q6K {
   static constexpr int64_t kBlock = 256, kXBlock = 256, kBytes = 210;
+  static constexpr bool kPrefetches = true;
 
   // Adds to `dots`: scale * (codes times those of x), for the two times 16 values of one run of a half.
   template <int RUN, int ROWS>
   static void add_run(const uint8_t* block, int half, const RowsAt<ROWS>& x, Ints (&dots)[ROWS]) {
     const uint8_t* nibbles = block + (64 * half + 32 * (RUN % 2)) * kRows;
     const uint8_t* pairs = block + (128 + 32 * half) * kRows;
+    prefetch_part(block, kBytes, 4 * half + RUN, 8);
     for (int part = 0; part < 2; ++part) {
       const int sixteen = 8 * half + 2 * RUN + part;
       Ints sums[ROWS];
@@ -306,10 +317,12 @@ struct F8 {
 // values, run r in pair r of the bytes; each 16 values have a scale and a minimum.
 struct Q2K {
   static constexpr int64_t kBlock = 256, kXBlock = 256, kBytes = 84;
+  static constexpr bool kPrefetches = true;
 
   // Adds to `dots`: scale * (codes times those of x), for the two times 16 values of one run of a half.
   template <int RUN, int ROWS>
   static void add_run(const uint8_t* block, int half, const RowsAt<ROWS>& x, Ints (&dots)[ROWS]) {
+    prefetch_part(block, kBytes, 4 * half + RUN, 8);
     for (int part = 0; part < 2; ++part) {
       const int sixteen = 8 * half + 2 * RUN + part;
       Ints sums[ROWS];
@@ -353,38 +366,48 @@ struct Q2K {
 // 8 scales and of the last 8; 4 bytes of their upper pairs of bits | scale. Codes have the offset 4, scales of parts 32.
 struct Q3K {
   static constexpr int64_t kBlock = 256, kXBlock = 256, kBytes = 110;
+  static constexpr bool kPrefetches = true;
 
-  template <int HALF, int RUN, int ROWS>
-  static void add_run(const uint8_t* block, const RowsAt<ROWS>& x, Ints (&dots)[ROWS]) {
-    const uint8_t* const scales = block + 96 * kRows;
+  template <int SIXTEEN>
+  static Ints part_scale(const uint8_t* scales) {
+    const RowBytes both = load_row_bytes(scales + SIXTEEN % 8 * kRows);
+    return signed_six_bits<SIXTEEN / 4>(SIXTEEN < 8 ? low_nibbles_of(both) : high_nibbles_of(both),
+                                        load_row_bytes(scales + (8 + SIXTEEN % 4) * kRows));
+  }
+
+  // Adds to `dots`: scale * (codes times those of x), for the two times 16 values of one run of a half.
+  template <int RUN, int ROWS>
+  static void add_run(const uint8_t* block, int half, const Ints* scales, const RowsAt<ROWS>& x, Ints (&dots)[ROWS]) {
+    prefetch_part(block, kBytes, 4 * half + RUN, 8);
     for (int part = 0; part < 2; ++part) {
-      const int sixteen = 8 * HALF + 2 * RUN + part;
+      const int sixteen = 8 * half + 2 * RUN + part;
       Ints sums[ROWS];
       start_dots(sums, part == 0 ? -4 : 0, part == 0 ? 0 : -4, x, sixteen - part);
       for (int c = 0; c < 4; ++c) {
-        const Bytes pairs = pair_of<RUN>(load_bytes(block + (32 + 32 * HALF + 16 * part + 4 * c) * kRows));
-        const Bytes codes = either(pairs, bit_as_4<4 * HALF + RUN>(load_bytes(block + (16 * part + 4 * c) * kRows)));
+        const Bytes pairs = pair_of<RUN>(load_bytes(block + (32 + 32 * half + 16 * part + 4 * c) * kRows));
+        const Bytes third_bits = shifted_right(load_bytes(block + (16 * part + 4 * c) * kRows), 4 * half);
+        const Bytes codes = either(pairs, bit_as_4<RUN>(third_bits));
         for (int r = 0; r < ROWS; ++r) sums[r] = add_dot(sums[r], codes, x.four(r, 16 * sixteen + 4 * c));
       }
-      const RowBytes both = load_row_bytes(scales + (2 * RUN + part) * kRows);
-      const Ints scale = signed_six_bits<2 * HALF + RUN / 2>(HALF == 0 ? low_nibbles_of(both) : high_nibbles_of(both),
-                                                             load_row_bytes(scales + (8 + RUN % 2 * 2 + part) * kRows));
-      for (int r = 0; r < ROWS; ++r) dots[r] = add(dots[r], multiply(scale, sums[r]));
+      for (int r = 0; r < ROWS; ++r) dots[r] = add(dots[r], multiply(scales[sixteen], sums[r]));
     }
   }
 
   template <int ROWS>
   static void add_block(const uint8_t* block, const RowsAt<ROWS>& x, Floats (&y)[ROWS]) {
+    const uint8_t* const packed = block + 96 * kRows;
+    const Ints scales[16] = {part_scale<0>(packed),  part_scale<1>(packed),  part_scale<2>(packed),  part_scale<3>(packed),
+                             part_scale<4>(packed),  part_scale<5>(packed),  part_scale<6>(packed),  part_scale<7>(packed),
+                             part_scale<8>(packed),  part_scale<9>(packed),  part_scale<10>(packed), part_scale<11>(packed),
+                             part_scale<12>(packed), part_scale<13>(packed), part_scale<14>(packed), part_scale<15>(packed)};
     Ints dots[ROWS];
     for (Ints& sum : dots) sum = broadcast(0);
-    add_run<0, 0>(block, x, dots);
-    add_run<0, 1>(block, x, dots);
-    add_run<0, 2>(block, x, dots);
-    add_run<0, 3>(block, x, dots);
-    add_run<1, 0>(block, x, dots);
-    add_run<1, 1>(block, x, dots);
-    add_run<1, 2>(block, x, dots);
-    add_run<1, 3>(block, x, dots);
+    for (int half = 0; half < 2; ++half) {
+      add_run<0>(block, half, scales, x, dots);
+      add_run<1>(block, half, scales, x, dots);
+      add_run<2>(block, half, scales, x, dots);
+      add_run<3>(block, half, scales, x, dots);
+    }
     const Floats scale = load_halves(block + 108 * kRows);
     add_products(y, dots, scale, x);
   }
@@ -425,30 +448,28 @@ struct Iq4Nl {
 // offset 32.
 struct Iq4Xs {
   static constexpr int64_t kBlock = 256, kXBlock = 256, kBytes = 136;
+  static constexpr bool kPrefetches = true;
 
-  template <int PART, int ROWS>
-  static void add_part(const uint8_t* block, const RowsAt<ROWS>& x, Ints (&dots)[ROWS]) {
-    Ints sums[ROWS];
-    start_dots(sums, kSignedStart, kSignedStart, x, 2 * PART);
-    add_iq4(block + (8 + 16 * PART) * kRows, x, 32 * PART, sums);
+  template <int PART>
+  static Ints part_scale(const uint8_t* block) {
     const RowBytes both = load_row_bytes(block + (4 + PART / 2) * kRows);
-    const Ints scale = signed_six_bits<PART % 4>(PART % 2 == 0 ? low_nibbles_of(both) : high_nibbles_of(both),
-                                                 load_row_bytes(block + (2 + PART / 4) * kRows));
-    for (int r = 0; r < ROWS; ++r) dots[r] = add(dots[r], multiply(scale, sums[r]));
+    return signed_six_bits<PART % 4>(PART % 2 == 0 ? low_nibbles_of(both) : high_nibbles_of(both),
+                                     load_row_bytes(block + (2 + PART / 4) * kRows));
   }
 
   template <int ROWS>
   static void add_block(const uint8_t* block, const RowsAt<ROWS>& x, Floats (&y)[ROWS]) {
+    const Ints scales[8] = {part_scale<0>(block), part_scale<1>(block), part_scale<2>(block), part_scale<3>(block),
+                            part_scale<4>(block), part_scale<5>(block), part_scale<6>(block), part_scale<7>(block)};
     Ints dots[ROWS];
     for (Ints& sum : dots) sum = broadcast(0);
-    add_part<0>(block, x, dots);
-    add_part<1>(block, x, dots);
-    add_part<2>(block, x, dots);
-    add_part<3>(block, x, dots);
-    add_part<4>(block, x, dots);
-    add_part<5>(block, x, dots);
-    add_part<6>(block, x, dots);
-    add_part<7>(block, x, dots);
+    for (int part = 0; part < 8; ++part) {
+      prefetch_part(block, kBytes, part, 8);
+      Ints sums[ROWS];
+      start_dots(sums, kSignedStart, kSignedStart, x, 2 * part);
+      add_iq4(block + (8 + 16 * part) * kRows, x, 32 * part, sums);
+      for (int r = 0; r < ROWS; ++r) dots[r] = add(dots[r], multiply(scales[part], sums[r]));
+    }
     const Floats scale = load_halves(block);
     add_products(y, dots, scale, x);
   }
@@ -478,6 +499,7 @@ struct Mxfp4 {
 // A block is: scale of the tensor | 16 scales, float8_e4m3fn, each of 16 values | 8 parts of 32 x 4 bits.
 struct Nvfp4 {
   static constexpr int64_t kBlock = 256, kXBlock = 256, kBytes = 148;
+  static constexpr bool kPrefetches = true;
 
   // Adds to `sums` what 16 values are: those of the low nibbles of a part, or of the high ones.
   template <bool HIGH, int ROWS>
@@ -499,6 +521,7 @@ struct Nvfp4 {
     Floats sums[ROWS];  // of half of the codes' values times 1/256 of the scales
     for (Floats& sum : sums) sum = broadcast(0.0f);
     for (int part = 0; part < 8; ++part) {
+      prefetch_part(block, kBytes, part, 8);
       add_sixteen<false>(block, part, x, sums);
       add_sixteen<true>(block, part, x, sums);
     }
@@ -525,7 +548,7 @@ void product(const uint8_t* group, const QuantizedRows& x, int64_t row, float* y
   Floats sums[ROWS];
   for (Floats& sum : sums) sum = broadcast(0.0f);
   for (int64_t b = 0; b < num_blocks; ++b) {
-    for (int64_t line = 0; line < kRows * Format::kBytes; line += 64) __builtin_prefetch(group + kPrefetchBytes + line, 0, 2);
+    if constexpr (!requires { Format::kPrefetches; }) prefetch_part(group, Format::kBytes);
     Format::add_block(group, at, sums);
     group += kRows * Format::kBytes;
     if constexpr (kQuantized) {

@@ -42,6 +42,10 @@ inline Bytes low_nibbles(const Bytes& b) {
 inline Bytes high_nibbles(const Bytes& b) {
   return each<Bytes>([&](int i) { return b.v[i] >> 4; });
 }
+// Returns bits `count` to 7 of each byte. What comes above them is not defined.
+inline Bytes shifted_right(const Bytes& b, int count) {
+  return each<Bytes>([&](int i) { return b.v[i] >> count; });
+}
 inline Bytes either(const Bytes& a, const Bytes& b) {
   return each<Bytes>([&](int i) { return a.v[i] | b.v[i]; });
 }
