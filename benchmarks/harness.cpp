@@ -9,6 +9,7 @@
 #include <cstring>
 #include <ctime>
 #include <fstream>
+#include <limits>
 #include <random>
 #include <stdexcept>
 #include <string_view>
@@ -396,6 +397,51 @@ void Bench::run_each(const std::string& name, const std::function<std::vector<Na
         str_cat(name, ": ", c.name), false, [&] { return c.measured; }, setup);
 }
 
+void Bench::run_in_turn(const std::string& name, const std::function<std::vector<NamedCase>(Setup&)>& make_cases) {
+  if (!selected(name)) return;
+  using Clock = std::chrono::steady_clock;
+  constexpr double kSeconds = 1.5;
+  constexpr int64_t kFewestRounds = 10;
+  try {
+    Setup setup = new_setup();
+    const std::vector<NamedCase> cases = make_cases(setup);
+    std::vector<double> shortest(cases.size(), std::numeric_limits<double>::infinity());
+    const auto begin = Clock::now();
+    int64_t call = 0;
+    for (int64_t round = 0; round < kFewestRounds || Clock::now() - begin < std::chrono::duration<double>(kSeconds); ++round) {
+      for (size_t i = 0; i < cases.size(); ++i) {
+        const auto start = Clock::now();
+        check(cases[i].measured.operation(execution_, call++ % setup.rotations()));
+        shortest[i] = std::min(shortest[i], std::chrono::duration<double>(Clock::now() - start).count() * 1e6);
+      }
+      if (once_) break;
+    }
+    for (size_t i = 0; i < cases.size(); ++i) {
+      const Case& c = cases[i].measured;
+      if (once_) {
+        std::printf("%s: %s\n", name.c_str(), cases[i].name.c_str());
+        continue;
+      }
+      Row row;
+      row.name = str_cat(name, ": ", cases[i].name);
+      row.rotations = setup.rotations();
+      row.bytes = c.bytes;
+      row.us = shortest[i];
+      row.copy_us = copy_us(c.bytes, row.rotations);
+      row.copy_warm_us = copy_us(c.bytes, 1);
+      row.gflops = c.flops / row.us * 1e-3;
+      row.in_turn = true;
+      if (i > 0) row.reference = str_cat(name, ": ", cases[0].name), row.speedup = shortest[0] / shortest[i];
+      print(row);
+      rows_.push_back(std::move(row));
+    }
+  } catch (const std::exception& error) {
+    std::printf("%-44s failed: %s\n", name.c_str(), error.what());
+    failed_ = true;
+  }
+  std::fflush(stdout);
+}
+
 void Bench::measure(const std::string& name, bool host, const std::function<Case()>& make_case, const Setup& setup) {
   try {
     const Case c = make_case();
@@ -435,7 +481,11 @@ void Bench::print(const Row& row) {
   } else {
     std::printf(" %8s", "");
   }
-  if (row.speedup > 0.0) std::printf(" %7.2fx (%s)", row.speedup, row.reference.c_str());
+  if (row.speedup > 0.0 && row.in_turn) {
+    std::printf(" %7.2f of the time of %s", 1.0 / row.speedup, row.reference.substr(row.reference.rfind(": ") + 2).c_str());
+  } else if (row.speedup > 0.0) {
+    std::printf(" %7.2fx (%s)", row.speedup, row.reference.c_str());
+  }
   std::printf("\n");
 }
 

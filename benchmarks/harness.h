@@ -115,6 +115,10 @@ class Bench {
   // Runs all cases over the same memory, in rows "name: name of the case".
   void run_each(const std::string& name, const std::function<std::vector<NamedCase>(Setup&)>& make_cases);
 
+  // Measures all cases over the same memory in turn, on the CPU, and takes the shortest time of each: for comparisons on a machine whose speed
+  // changes meanwhile. Rows show the time as a multiple of the first case's.
+  void run_in_turn(const std::string& name, const std::function<std::vector<NamedCase>(Setup&)>& make_cases);
+
   // Measures the calling thread's time for one call, which must not wait for the device.
   void run_host(const std::string& name, const std::function<Case(Setup&)>& make_case);
 
@@ -132,6 +136,7 @@ class Bench {
     double gflops = 0.0;        // 0 = not wanted
     std::string reference;
     double speedup = 0.0;  // 0 = no reference
+    bool in_turn = false;
   };
   bool selected(const std::string& name) const;
   Setup new_setup() const;

@@ -1,5 +1,6 @@
 // Measures gemm with packed weights. On the CPU: every format, on two shapes of the demo model and two of an 8B model, beside a plain read
-// of as many bytes; and the other instruction sets that this processor has. On CUDA, where weights are made dense for many rows of x: making
+// of as many bytes; and the other instruction sets that this processor has. Then ("rows of x") 1 to 16 rows in turn, as a step verifies drafts:
+// four formats, and all that a --prefix asks for. On CUDA, where weights are made dense for many rows of x: making
 // a piece of them dense alone, and whole products beside those of dense weights; and float8 weights by quantised x (w8a8), with its parts.
 #include <prologue/kernels/base/host/parallel.h>
 #include <prologue/kernels/gemm/backends.h>
@@ -7,8 +8,11 @@
 #include <prologue/kernels/gemm/quantized_cpu.h>
 #include <prologue/kernels/gemm/unpack.h>
 
+#include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <utility>
+#include <vector>
 
 #include "benchmarks/harness.h"
 
@@ -44,12 +48,20 @@ Status read_all(const void* data, int64_t num_bytes, const Execution& execution)
   return {};
 }
 
-// x and y count as bytes too, but for one row they are few.
-bench::Case product(bench::Setup& setup, GemmContext& context, WeightFormat format, const Shape& shape, int64_t m,
-                    const std::string& reference) {
+// The shapes of a layer of an 8B model, and one of a 1B model.
+constexpr Shape kShapesOfRows[] = {{"8b", 4096, 4096}, {"8b", 14336, 4096}, {"8b", 4096, 14336}, {"1b", 2048, 2048}};
+constexpr WeightFormat kFormatsOfRows[] = {WeightFormat::q4_k, WeightFormat::q4_0, WeightFormat::q6_k, WeightFormat::q8_0};
+
+std::vector<void*> rotated_weights(bench::Setup& setup, WeightFormat format, const Shape& shape) {
   const int64_t bytes = packed_weight_bytes(format, shape.n, shape.k);
   setup.rotate(bytes);
-  const auto weights = setup.rotated(bytes, DType::f16);
+  return setup.rotated(bytes, DType::f16);
+}
+
+// x and y count as bytes too, but for one row they are few.
+bench::Case product(bench::Setup& setup, GemmContext& context, WeightFormat format, const Shape& shape, int64_t m,
+                    const std::vector<void*>& weights, const std::string& reference) {
+  const int64_t bytes = packed_weight_bytes(format, shape.n, shape.k);
   GemmParams p;
   p.m = m;
   p.n = shape.n;
@@ -203,9 +215,31 @@ int main(int argc, char** argv) {
         const auto context = std::move(cpu::create_gemm_context(*kernels)).value();
         for (const int64_t m : {1, 4, 16, 64, 512}) {
           if (m > 1 && (kernels == &cpu::kScalarKernels || shape.n > 40000)) continue;
-          bench.run(str_cat(name, " M=", m, " ", kernels->instructions),
-                    [&](bench::Setup& setup) { return product(setup, *context, format, shape, m, m == 1 ? read : ""); });
+          bench.run(str_cat(name, " M=", m, " ", kernels->instructions), [&](bench::Setup& setup) {
+            return product(setup, *context, format, shape, m, rotated_weights(setup, format, shape), m == 1 ? read : "");
+          });
         }
+      }
+    }
+  }
+  for (const cpu::QuantizedKernels* kernels : {cpu::avx512_kernels(), cpu::avx2_kernels()}) {
+    if (kernels == nullptr) continue;
+    const auto context = std::move(cpu::create_gemm_context(*kernels)).value();
+    for (const Shape& shape : kShapesOfRows) {
+      for (const WeightFormat format : kFormats) {
+        const std::string name =
+            str_cat("rows of x ", weight_format_name(format), " ", shape.n, "x", shape.k, " ", kernels->instructions);
+        const bool one_of_four =
+            std::find(std::begin(kFormatsOfRows), std::end(kFormatsOfRows), format) != std::end(kFormatsOfRows);
+        if (!one_of_four && !bench.asked_for(name)) continue;
+        bench.run_in_turn(name, [&](bench::Setup& setup) {
+          const auto weights = rotated_weights(setup, format, shape);
+          std::vector<bench::NamedCase> cases;
+          for (const int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 16}) {
+            cases.push_back({str_cat("M=", m), product(setup, *context, format, shape, m, weights, "")});
+          }
+          return cases;
+        });
       }
     }
   }

@@ -282,7 +282,7 @@ TEST_P(QuantizedGemmTest, HasTheBitsOfTheScalarCodeForEveryMAndNumberOfThreads) 
         EXPECT_TRUE(same_bits(run<float, float>(backend(), *context_, problem, threads), all));
       }
       const std::vector<float> x = problem.x;
-      for (const int64_t m : {1, 2, 5, 8, 15}) {
+      for (const int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 15}) {  // every height of a tile
         const int64_t first = all_m - m - 1;
         problem.m = m;
         problem.x.assign(x.begin() + first * problem.x_stride, x.begin() + (first + m) * problem.x_stride);
