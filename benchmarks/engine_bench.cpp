@@ -75,12 +75,13 @@ class EngineBench {
     result_["dtype"] = dtype_name(engine_->dtype());
     result_["weights"] = engine_->weight_types();
     result_["fp8_activations"] = engine_->quantizes_activations();
+    result_["speculation"] = options_.engine.speculation == Speculation::prompt_lookup ? "ngram" : "off";
     result_["weight_bytes"] = engine_->weight_bytes();
     result_["ranks"] = engine_->num_ranks();
     std::printf("%s\n%s, %s, weights as %s%s, ranks: %lld, loaded in %.1f s\n", device.c_str(), engine_->config().name.c_str(),
                 dtype_name(engine_->dtype()), engine_->weight_types().c_str(),
-                engine_->quantizes_activations() ? ", prompts with fp8 activations" : "", static_cast<long long>(engine_->num_ranks()),
-                engine_->load_seconds());
+                engine_->quantizes_activations() ? ", prompts with fp8 activations" : "",
+                static_cast<long long>(engine_->num_ranks()), engine_->load_seconds());
 
     using Section = Status (EngineBench::*)();
     const std::vector<std::pair<std::string, Section>> sections = {{"first-token", &EngineBench::first_token},
@@ -259,6 +260,8 @@ class EngineBench {
          {"output_tokens", output_tokens},
          {"cached_tokens", cached_tokens},
          {"preemptions", preemptions},
+         {"draft_tokens", load.after.draft_tokens - load.before.draft_tokens},
+         {"accepted_tokens", load.after.accepted_tokens - load.before.accepted_tokens},
          {"steps", load.after.steps - load.before.steps},
          {"replayed_steps", load.after.replayed_steps - load.before.replayed_steps},
          {"captured_graphs", load.after.captured_graphs - load.before.captured_graphs},
@@ -444,7 +447,7 @@ class EngineBench {
 
 int main_of(int argc, char** argv) {
   Options options;
-  std::string device = "auto", dtype = "auto", activations = "auto";
+  std::string device = "auto", dtype = "auto", activations = "auto", speculate = "off";
   bool keep_quantized = false, no_overlap = false, no_cuda_graphs = false, unfused_projections = false;
   std::vector<std::string> workload_words;
   for (const std::string_view name : workload_names()) workload_words.emplace_back(name);
@@ -486,6 +489,7 @@ int main_of(int argc, char** argv) {
       ->check(CLI::NonNegativeNumber);
   app.add_option("--kv-memory", options.engine.kv_memory, "bytes of the KV cache, 4GiB for example; 0 = the engine's choice")
       ->transform(CLI::AsSizeValue(false));
+  app.add_option("--speculate", speculate, "ngram: prompt lookup proposes drafts")->check(CLI::IsMember({"off", "ngram"}));
   app.add_flag("--no-overlap", no_overlap, "every step waits for the tokens of the one before it");
   app.add_flag("--no-cuda-graphs", no_cuda_graphs, "decode steps are launched, not replayed");
   app.add_flag("--unfused-projections", unfused_projections, "projections are kernels of their own");
@@ -498,6 +502,7 @@ int main_of(int argc, char** argv) {
   if (keep_quantized) options.engine.keep_quantized = true;
   if (activations == "16bit") options.engine.activations = ActivationQuantization::as_dtype;
   if (activations == "fp8") options.engine.activations = ActivationQuantization::fp8;
+  if (speculate == "ngram") options.engine.speculation = Speculation::prompt_lookup;
   options.engine.overlap = !no_overlap;
   options.engine.cuda_graphs = !no_cuda_graphs;
   options.engine.fused_projections = !unfused_projections;

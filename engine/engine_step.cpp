@@ -49,7 +49,11 @@ Result<bool> Engine::run_step() {
   if (const Status ended = ranks_->status(); !ended.ok()) return end_all(ended);
   const bool some_enqueued = !enqueued_.empty();
   StepPlan plan;
-  Status status = drafts_ == nullptr ? Status() : catch_out_of_memory([&] { return propose_drafts(); });
+  Status status;
+  if (drafts_ != nullptr) {
+    status = catch_out_of_memory([&] { return propose_drafts(); });
+    drafts_->sequences.clear();  // they refer to texts
+  }
   const EngineClock::time_point planned_at = EngineClock::now();  // after what a proposer takes
   if (status.ok()) status = scheduler_->plan(plan);
   const bool planned = status.ok() && !plan.empty();

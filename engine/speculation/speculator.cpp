@@ -23,7 +23,22 @@ constexpr double kNew = 0.2;        // weight of a new measurement
 constexpr double kMostOfOld =
     2.0;  // a step that took longer than that, as a multiple of what is known, was disturbed: it counts as that
 
-int64_t bucket_of(int64_t num_rows) { return num_rows <= kFewRows ? num_rows : round_up(num_rows, 8); }
+// Numbers of rows are measured one by one, from some on several together: those up to rows_of(bucket).
+constexpr int64_t kSingle = 16, kFew = 64, kMany = 512;
+int64_t bucket_of(int64_t num_rows) {
+  if (num_rows <= kSingle) return num_rows;
+  if (num_rows <= kFew) return kSingle + divide_up(num_rows - kSingle, 8);
+  if (num_rows <= kMany) return kSingle + (kFew - kSingle) / 8 + divide_up(num_rows - kFew, 32);
+  return kSingle + (kFew - kSingle) / 8 + (kMany - kFew) / 32 + divide_up(num_rows - kMany, 256);
+}
+int64_t rows_of(int64_t bucket) {
+  if (bucket <= kSingle) return bucket;
+  bucket -= kSingle;
+  if (bucket <= (kFew - kSingle) / 8) return kSingle + 8 * bucket;
+  bucket -= (kFew - kSingle) / 8;
+  if (bucket <= (kMany - kFew) / 32) return kFew + 32 * bucket;
+  return kMany + 256 * (bucket - (kMany - kFew) / 32);
+}
 
 }  // namespace
 
@@ -55,7 +70,8 @@ bool DraftHistory::is_trial(int32_t evidence) const {
 }
 
 void StepCosts::add(int64_t num_rows, bool verifies, double seconds) {
-  Cost& cost = costs_[verifies ? 1 : 0][bucket_of(num_rows)];
+  Costs& costs = costs_[verifies ? 1 : 0];
+  Cost& cost = costs[std::min(static_cast<size_t>(bucket_of(num_rows)), costs.size() - 1)];
   ++num_steps_;
   if (num_steps_ - cost.last > kLasting) cost.num_steps = std::min(cost.num_steps, kFirstSteps);
   cost.last = num_steps_;
@@ -69,30 +85,27 @@ bool StepCosts::is_known(const Cost& cost) const { return cost.num_steps > kFirs
 
 bool StepCosts::knows(int64_t num_rows, bool verifies) const {
   const Costs& costs = costs_[verifies ? 1 : 0];
-  const auto found = costs.find(bucket_of(num_rows));
-  return found != costs.end() && is_known(found->second);
+  return is_known(costs[std::min(static_cast<size_t>(bucket_of(num_rows)), costs.size() - 1)]);
 }
 
 // Takes what was measured with the next smaller and the next larger number of rows.
 double StepCosts::between(const Costs& costs, int64_t num_rows) const {
-  const std::pair<const int64_t, Cost>*below = nullptr, *above = nullptr;
-  for (const auto& each : costs) {
-    if (!is_known(each.second)) continue;
-    if (each.first <= num_rows) below = &each;
-    if (each.first >= num_rows && above == nullptr) above = &each;
-  }
-  if (below == nullptr && above == nullptr) return 0.0;
-  if (below == nullptr) return above->second.seconds;
-  const double seconds = below->second.seconds;
-  const auto more_rows = static_cast<double>(num_rows - below->first);
-  if (above == nullptr) return seconds * (1.0 + cost_of_row_ * more_rows);
-  if (above->first == below->first) return seconds;
-  return seconds + (above->second.seconds - seconds) * more_rows / static_cast<double>(above->first - below->first);
+  const auto bucket = std::min(static_cast<size_t>(bucket_of(num_rows)), costs.size() - 1);
+  size_t below = bucket, above = bucket;
+  while (below > 0 && !is_known(costs[below])) --below;
+  while (above < costs.size() && !is_known(costs[above])) ++above;
+  if (below == 0) return above < costs.size() ? costs[above].seconds : 0.0;
+  const double seconds = costs[below].seconds;
+  const auto rows = [](size_t of_bucket) { return static_cast<double>(rows_of(static_cast<int64_t>(of_bucket))); };
+  const double more_rows = rows(bucket) - rows(below);
+  if (above == costs.size()) return seconds * (1.0 + cost_of_row_ * more_rows);
+  if (above == below) return seconds;
+  return seconds + (costs[above].seconds - seconds) * more_rows / (rows(above) - rows(below));
 }
 
 double StepCosts::seconds(int64_t num_rows, bool verifies) const {
-  const double own = between(costs_[verifies ? 1 : 0], bucket_of(num_rows));
-  return own > 0.0 ? own : between(costs_[verifies ? 0 : 1], bucket_of(num_rows));
+  const double own = between(costs_[verifies ? 1 : 0], num_rows);
+  return own > 0.0 ? own : between(costs_[verifies ? 0 : 1], num_rows);
 }
 
 void Speculator::add(DraftHistory& history, int32_t evidence, int64_t num_drafts, int64_t num_accepted) {

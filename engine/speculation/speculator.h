@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -54,7 +53,7 @@ class StepCosts {
   explicit StepCosts(double cost_of_row) : cost_of_row_(cost_of_row) {}
   // A step of so many rows took so long. verifies: rows have drafts, so the host waits for the step before the next one.
   void add(int64_t num_rows, bool verifies, double seconds);
-  // Returns an estimate. It is 0 if no step was measured.
+  // Returns an estimate, of a step with as many rows or a few more. It is 0 if no step was measured.
   double seconds(int64_t num_rows, bool verifies) const;
   // Returns whether such steps were measured not long ago.
   bool knows(int64_t num_rows, bool verifies) const;
@@ -65,7 +64,7 @@ class StepCosts {
     int64_t num_steps = 0;  // that were measured; the first ones load and capture, and are left out
     int64_t last = 0;       // the number of the last such step, of all
   };
-  using Costs = std::map<int64_t, Cost>;  // by bucket of rows
+  using Costs = std::array<Cost, 64>;  // by bucket of rows
   bool is_known(const Cost& cost) const;
   double between(const Costs& costs, int64_t num_rows) const;
 

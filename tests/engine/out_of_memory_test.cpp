@@ -246,6 +246,35 @@ TEST_F(OutOfMemory, Generate) {
   });
 }
 
+// Drafts of prompt lookup, and of a draft model.
+TEST_F(OutOfMemory, Drafts) {
+  options_.page_size = 4;
+  options_.max_seqs = 4;
+  options_.profile = false;
+  options_.batch_invariant = true;
+  options_.all_drafts = true;
+  options_.max_drafts = 3;
+  Request request;
+  request.prompt = {3, 4, 5, 6, 3, 4, 5, 6, 3, 4};
+  request.prediction = {7, 8, 9};
+  request.max_tokens = 6;
+  request.ignore_eos = true;
+  request.sampling.frequency_penalty = 0.5f;
+  for (const Speculation speculation : {Speculation::prompt_lookup, Speculation::draft_model}) {
+    options_.speculation = speculation;
+    options_.draft_model_path = speculation == Speculation::draft_model ? options_.model_path : "";
+    const auto engine = load();
+    const std::vector<int32_t> want = engine->generate({&request, 1}).value().front().tokens;
+    fail_each_allocation([&]() -> Status {
+      const auto completions = engine->generate({&request, 1});
+      expect_at_rest(*engine);
+      if (!completions.ok()) return completions.status();
+      if (!completions->front().status.ok()) return completions->front().status;
+      return completions->front().tokens == want ? Status() : data_loss("other tokens");
+    });
+  }
+}
+
 // Requests that share pages, are preempted and forked, have penalties and log probabilities.
 TEST_F(OutOfMemory, Serve) {
   options_.page_size = 4;

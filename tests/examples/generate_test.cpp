@@ -142,13 +142,31 @@ TEST(Generate, JsonIsOneObjectPerPromptInOrder) {
   EXPECT_EQ(objects[0]["device"], "cpu");
   EXPECT_EQ(objects[0]["dtype"], "float32");
   EXPECT_GT(objects[0]["weight_bytes"], 0);
-  for (const char* key : {"load_s", "prompt_tokens", "cached_tokens", "queue_s", "prefill_s", "decode_tokens", "decode_s"}) {
+  for (const char* key : {"load_s", "prompt_tokens", "cached_tokens", "queue_s", "prefill_s", "decode_tokens", "decode_s",
+                          "draft_tokens", "accepted_tokens"}) {
     EXPECT_TRUE(objects[0]["timings"].contains(key)) << key;
   }
   EXPECT_EQ(objects[1],
             nlohmann::json::parse(R"({"prompt": "", "error": "the prompt is empty: it must have at least one token"})"));
   EXPECT_EQ(objects[2]["prompt"], "good bye");
   EXPECT_EQ(objects[2]["text"].get<std::string>().empty(), false);
+}
+
+TEST(Generate, DraftsChangeNoText) {
+  const std::string request = "--prompt 'hello hello hello' --max-tokens 60 --ignore-eos --batch-invariant";
+  const Outcome without = generate_with_model(request);
+  EXPECT_EQ(without.exit_code, 0) << without.err;
+  for (const std::string& flags : {std::string("--speculate ngram --max-drafts 5"), "--draft " + model()}) {
+    const Outcome with = generate_with_model(request + " " + flags);
+    EXPECT_EQ(with.exit_code, 0) << with.err;
+    EXPECT_EQ(with.out, without.out) << flags;
+  }
+  const Outcome both = generate_with_model(request + " --speculate ngram --draft " + model());
+  EXPECT_EQ(both.exit_code, 2);
+  EXPECT_NE(both.err.find("--speculate is ngram, and there is a --draft: only one of them can guess"), std::string::npos)
+      << both.err;
+  EXPECT_NE(generate_with_model(request + " --max-drafts 16").exit_code, 0);
+  EXPECT_NE(generate_with_model(request + " --draft nowhere.gguf").exit_code, 0);
 }
 
 TEST(Generate, ChatUsesTheModelsFormat) {

@@ -534,6 +534,32 @@ class Strict(ServerTest):
         self.assertGreater(cached(cache_salt='a'), 0)
 
 
+class Speculation(ServerTest):
+    arguments = ('--speculate', 'ngram', '--batch-invariant')
+
+    def test_a_prediction_changes_no_text(self):
+        body = {**HELLO_CHAT, 'max_tokens': 60, 'ignore_eos': True}
+        before = self.server.metrics()
+        answers = [self.server.post(CHAT, body)[1]]
+        text = answers[0]['choices'][0]['message']['content']
+        for content in (text, 'something else', [{'type': 'text', 'text': text[:20]}, {'type': 'text', 'text': text[20:]}], ''):
+            answers.append(self.server.post(CHAT, {**body, 'prediction': {'type': 'content', 'content': content}})[1])
+        self.assertEqual({answer['choices'][0]['message']['content'] for answer in answers}, {text})
+        details = [answer['usage']['completion_tokens_details'] for answer in answers]
+        accepted = sum(each['accepted_prediction_tokens'] for each in details)
+        rejected = sum(each['rejected_prediction_tokens'] for each in details)
+        after = self.server.metrics()
+        self.assertEqual(after['prologue_accepted_tokens_total'] - before['prologue_accepted_tokens_total'], accepted)
+        self.assertEqual(after['prologue_draft_tokens_total'] - before['prologue_draft_tokens_total'], accepted + rejected)
+
+    def test_a_prediction_is_checked(self):
+        for prediction, param in (('x', 'prediction'), ({}, 'prediction.type'), ({'type': 'other', 'content': 'x'}, 'prediction.type'),
+                                  ({'type': 'content'}, 'prediction.content'), ({'type': 'content', 'content': 5}, 'prediction.content'),
+                                  ({'type': 'content', 'content': ['x']}, 'prediction.content'),
+                                  ({'type': 'content', 'content': [{'type': 'text'}]}, 'prediction.content')):
+            self.assert_error(self.server.post(COMPLETIONS, {**HELLO, 'prediction': prediction}), 400, param)
+
+
 class RecommendedSampling(ServerTest):
     recommended_top_k = ('1',)
 
