@@ -178,8 +178,8 @@ bool Scheduler::decodes(const ScheduledSequence& sequence) {
 
 void Scheduler::decoding(std::vector<ScheduledSequence*>& sequences) const {
   for (ScheduledSequence* const each : running_) {
-    if (decodes(*each) && each->siblings.empty())
-      sequences.push_back(each);  // siblings start after one that samples a single token
+    // Siblings start in a step that samples a single token.
+    if (decodes(*each) && each->siblings.empty()) sequences.push_back(each);
   }
 }
 
