@@ -1,6 +1,6 @@
 // bench_speculation: tokens/s with drafts over tokens/s without, of the same requests in the same run.
 //   bench_speculation --model FILE --oracle     an oracle proposes, which is right with a given probability: what verification costs
-//   bench_speculation --model FILE --texts DIR  prompt lookup on texts (benchmarks/text/speculation), one request at a time
+//   bench_speculation --model FILE --texts DIR  prompt lookup, or --draft PATH, on texts (benchmarks/text/speculation), one request at a time
 // The oracle needs no trained weights. A bias makes every token the same one, so it knows what comes; what attention reads, and all that a
 // step computes, are as ever. Its drafts are wrong at random. "ideal" is the mean number of tokens of a step: the ratio if a step with drafts
 // cost as much as one without. Without --all-drafts the engine decides how many are verified.
@@ -54,8 +54,9 @@ class Oracle : public Proposer {
 struct Options {
   EngineOptions engine;
   bool oracle = false, all_drafts = false;
-  std::string texts, json;
-  std::vector<int64_t> batches = {1, 8, 64}, depths = {7};
+  std::string texts, draft, json;
+  float temperature = 0.0f;                           // of texts
+  std::vector<int64_t> batches = {1, 8, 64}, depths;  // empty depths: 7 of the oracle, all of texts
   std::vector<double> right = {0.6, 0.8, 0.9};
   int64_t context = 512, num_tokens = 128;
   int repeats = 3;
@@ -153,7 +154,8 @@ class SpeculationBench {
       }
     }
     const auto oracle = std::make_shared<Oracle>();
-    for (const int64_t depth : options_.depths) {
+    const std::vector<int64_t> depths = options_.depths.empty() ? std::vector<int64_t>{7} : options_.depths;
+    for (const int64_t depth : depths) {
       EngineOptions engine_options = options_.engine;
       engine_options.speculation = Speculation::custom;
       engine_options.proposer = oracle;
@@ -201,10 +203,13 @@ class SpeculationBench {
 
   Status run_texts() {
     PROLOGUE_ASSIGN_OR_RETURN(const auto texts, read_texts());
-    EngineOptions lookup = options_.engine;
-    lookup.speculation = Speculation::prompt_lookup;
+    EngineOptions drafting = options_.engine;
+    drafting.speculation = options_.draft.empty() ? Speculation::prompt_lookup : Speculation::draft_model;
+    drafting.draft_model_path = options_.draft;
+    if (!options_.depths.empty()) drafting.max_drafts = options_.depths.back();
+    drafting.all_drafts = options_.all_drafts;
     PROLOGUE_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> without, Engine::load(options_.engine));
-    PROLOGUE_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> with, Engine::load(lookup));
+    PROLOGUE_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> with, Engine::load(drafting));
     PROLOGUE_RETURN_IF_ERROR(describe(*without));
     PROLOGUE_ASSIGN_OR_RETURN(const ChatFormat chat, ChatFormat::create(without->tokenizer()));
     std::map<std::string, std::vector<double>> ratios;  // by the first word of the name
@@ -214,6 +219,7 @@ class SpeculationBench {
       PROLOGUE_ASSIGN_OR_RETURN(request.prompt, chat.encode_chat({&message, 1}));
       request.stop_tokens = chat.stop_tokens();
       request.max_tokens = 2 * options_.num_tokens;
+      request.sampling.temperature = options_.temperature;
       std::vector<double> of_text;
       Rate plain, drafted;
       for (int i = 0; i <= options_.repeats; ++i) {  // in turn, since other work comes and goes
@@ -226,7 +232,8 @@ class SpeculationBench {
       std::printf("%-28s %10.1f %10.1f tokens/s  %5.2fx  tokens a step %.2f, accepted %.0f %%\n", name.c_str(),
                   plain.tokens_per_s, drafted.tokens_per_s, ratio, drafted.tokens_per_step, 100.0 * drafted.accepted);
       std::fflush(stdout);
-      rows_.push_back({{"name", str_cat("lookup, ", name)},
+      rows_.push_back({{"name", str_cat(options_.draft.empty() ? "lookup, " : "draft model, ", name)},
+                       {"temperature", options_.temperature},
                        {"tokens_per_s", drafted.tokens_per_s},
                        {"without_tokens_per_s", plain.tokens_per_s},
                        {"ratio", ratio},
@@ -259,14 +266,15 @@ int main_of(int argc, char** argv) {
       ->delimiter(',')
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--depths", options.depths, "of the oracle: drafts of a step")
+  app.add_option("--depths", options.depths, "drafts of a step; of texts the last one (default: 7 of the oracle, 15 of texts)")
       ->delimiter(',')
-      ->check(CLI::Range(int64_t{1}, kMaxDrafts))
-      ->capture_default_str();
+      ->check(CLI::Range(int64_t{1}, kMaxDrafts));
   app.add_option("--right", options.right, "of the oracle: probabilities")
       ->delimiter(',')
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
+  app.add_option("--draft", options.draft, "texts: a draft model in place of prompt lookup")->type_name("PATH");
+  app.add_option("--temperature", options.temperature, "of texts")->check(CLI::Range(0.0, 2.0))->capture_default_str();
   app.add_flag("--all-drafts", options.all_drafts, "all drafts are verified, whether that pays or not");
   app.add_option("--context", options.context, "tokens of the oracle's prompts")
       ->check(CLI::PositiveNumber)

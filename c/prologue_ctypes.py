@@ -1169,7 +1169,7 @@ class SamplingParams(_Struct):
         ("num_tokens", c_int64),
         ("token_ids", c_void_p),
         ("logit_rows", c_void_p),
-        ("reserved", c_uint64 * 1),
+        ("reserved", c_uint64 * 4),
     ]
 
 
@@ -1226,7 +1226,7 @@ class EndStepParams(_Struct):
         ("num_rows", c_int64),
         ("vocab_size", c_int64),
         ("logit_rows", c_void_p),
-        ("reserved", c_uint64 * 1),
+        ("reserved", c_uint64 * 4),
     ]
 
 

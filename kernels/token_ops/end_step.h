@@ -89,7 +89,7 @@ struct EndStepParams {
   int64_t num_rows = 0;
   int64_t vocab_size = 0;  // with num_rows: entries of counts; a token that is not below is not counted
   const int32_t* logit_rows = nullptr;
-  uint64_t reserved[1] = {};  // zeros: docs/versioning.md
+  uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 
 PROLOGUE_API Status end_step(const EndStepParams& params, const Execution& execution);

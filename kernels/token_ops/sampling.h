@@ -16,8 +16,8 @@
 //   x = x - presence_penalty                  if n > 0
 // Each operation is rounded to float32 and nothing is fused, so every backend has the same bits. What follows, temperature and greedy
 // choice included, sees the adjusted logits. A bias of -infinity forbids a token: it is chosen only if no other token is left.
-// counts[i] is 2 * n + (1 if token i is in the prompt). sample() adds 2 to the entry of the chosen token, of greedy rows, too, unless the row
-// is one of a chain.
+// counts[i] is 2 * n + (1 if token i is in the prompt). sample() adds 2 to the entry of the chosen token, of greedy rows, too, unless
+// the row is one of a chain.
 //
 // Several rows may be a *chain*: the tokens of one sequence of which all but the first are drafts, guesses that are verified. Row i of a chain
 // has chain = i + 1, and follows row i - 1. token_ids[logit_rows[r]] is the token of row r, so for i > 0 a draft. The row counts the drafts of
@@ -39,8 +39,8 @@
 // The probability mass for top_p is summed in 64-bit fixed point (units of 2^-40), so the sum does not depend on its order.
 // SamplingRow values are on the device and cannot be checked before the launch. Outside their range they mean: temperature < 0 or
 // NaN: greedy; top_p <= 0 or NaN: keep one token; min_p > 1: 1; min_p NaN: off; repetition_penalty not a finite number above 0: 1;
-// another penalty that is not finite: 0; an entry of counts below 0: 0; one that 2 more would overflow stays; a chain outside of 0..kMaxChain,
-// or that would begin before row 0: 0; a draft of a token outside of 0..num_tokens - 1 is no draft.
+// another penalty that is not finite: 0; an entry of counts below 0: 0; one that 2 more would overflow stays. A chain outside of
+// 0..kMaxChain, or that would begin before row 0, is 0; a draft of a token outside of 0..num_tokens - 1 is none.
 // The arrays behind counts and bias are the caller's responsibility: counts of two rows must not overlap each other or another array
 // of the call. Rows may share a bias.
 // num_rows = 0 is a no-op. Never allocates or synchronises; no host round trip; safe under graph capture.
@@ -82,7 +82,7 @@ struct SamplingParams {
   int64_t num_tokens = 0;
   const int32_t* token_ids = nullptr;
   const int32_t* logit_rows = nullptr;
-  uint64_t reserved[1] = {};  // zeros: docs/versioning.md
+  uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 
 PROLOGUE_API Status sample(const SamplingParams& params, const Execution& execution);
