@@ -427,8 +427,8 @@ void Bench::run_in_turn(const std::string& name, const std::function<std::vector
       row.rotations = setup.rotations();
       row.bytes = c.bytes;
       row.us = shortest[i];
-      row.copy_us = copy_us(c.bytes, row.rotations);
-      row.copy_warm_us = copy_us(c.bytes, 1);
+      row.copy_us = copy_us(cases[0].measured.bytes, row.rotations);  // of as many bytes as the first case's
+      row.copy_warm_us = copy_us(cases[0].measured.bytes, 1);
       row.gflops = c.flops / row.us * 1e-3;
       row.in_turn = true;
       if (i > 0) row.reference = str_cat(name, ": ", cases[0].name), row.speedup = shortest[0] / shortest[i];
