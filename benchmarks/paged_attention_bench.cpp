@@ -1,9 +1,9 @@
 // Measures paged_attention of SmolLM2-135M (9 q heads, 3 kv heads, head_dim 64: the demo model) and of an 8B model (32, 8, 128): a prompt
 // at once, one decoding step of one sequence and of a batch; bfloat16 also over quantised caches with a scale for each token and head, K
 // and V of one type or of two, and with a window and a soft cap. With past_is_ready each call begins while the one before it runs, as in a
-// graph after the prologue. Bytes: q and out, and every K, V, scale and zero point that a row sees once. "mla": decoding of DeepSeek's
-// latent attention with 16 heads (an eighth of them) and all 128, on Hopper's kernel and on that of other GPUs; V is in K, so its bytes are
-// K's.
+// graph after the prologue. "verify": several rows of each sequence, beside one row of each in the same run. Bytes: q and out, and every
+// K, V, scale and zero point that a row sees once. "mla": decoding of DeepSeek's latent attention with 16 heads (an eighth of them) and
+// all 128, on Hopper's kernel and on that of other GPUs; V is in K, so its bytes are K's.
 #include <prologue/kernels/base/divide_up.h>
 #include <prologue/kernels/base/kv_types.h>
 #include <prologue/kernels/paged_attention/paged_attention.h>
@@ -42,7 +42,9 @@ constexpr Load kLoads[] = {
     {"chunk", 1, 32, 32768},  {"chunk", 1, 128, 4096},  {"chunk", 4, 16, 2048},     {"chunk", 1, 512, 8192},
     {"decode", 1, 1, 128},    {"decode", 1, 1, 1500},   {"decode", 1, 1, 121},  // the last keys are no whole 16, as in most steps
     {"decode", 1, 1, 8192},   {"decode", 16, 1, 512},   {"decode", 64, 1, 512},     {"decode", 128, 1, 2048},
-    {"decode", 64, 1, 1500},  {"decode", 16, 1, 8192},  {"decode", 8, 1, 32768},    {"decode", 1, 1, 32768}};
+    {"decode", 64, 1, 1500},  {"decode", 16, 1, 8192},  {"decode", 8, 1, 32768},    {"decode", 1, 1, 32768},
+    {"decode", 16, 1, 2048},  {"verify", 1, 4, 8192},   {"verify", 1, 8, 8192},     {"verify", 1, 16, 8192},
+    {"verify", 16, 4, 2048},  {"verify", 16, 8, 2048},  {"verify", 64, 4, 512},     {"verify", 64, 8, 512}};
 constexpr int64_t kPageSize = 16;
 
 struct Variant {
@@ -165,15 +167,21 @@ int main(int argc, char** argv) {
       for (const Load& load : kLoads) {
         if (variant.mma_sync && load.rows == 1) continue;
         if (&model - kModels >= kModelsOfAllVariants && !variant.past_is_ready) continue;
-        const std::string shape =
-            str_cat(" ", model.name, " ", load.name, " seqs=", load.num_seqs, " rows=", load.rows, " length=", load.length);
+        const auto shape_of = [&](const char* kind, int64_t rows) {
+          return str_cat(" ", model.name, " ", kind, " seqs=", load.num_seqs, " rows=", rows, " length=", load.length);
+        };
+        const std::string shape = shape_of(load.name, load.rows);
         const std::string type = dtype_name(dtype);
-        const std::string name =
-            str_cat(type, quantised ? "/" : "", blocks ? kv_format_name(k_format) : quantised ? dtype_name(variant.cache) : "",
-                    mixed ? "," : "",
-                    mixed ? dtype_name(variant.v_cache) : "", variant.window > 0 ? " window=1024" : "",
+        const std::string kind =
+            str_cat(type, quantised ? "/" : "",
+                    blocks      ? kv_format_name(k_format)
+                    : quantised ? dtype_name(variant.cache)
+                                : "",
+                    mixed ? "," : "", mixed ? dtype_name(variant.v_cache) : "", variant.window > 0 ? " window=1024" : "",
                     variant.soft_cap > 0.0f ? " cap=50" : "", quantised && !per_token && !blocks ? " scale=tensor" : "",
-                    variant.mma_sync ? " mma.sync" : "", variant.past_is_ready ? " past_is_ready" : "", shape);
+                    variant.mma_sync ? " mma.sync" : "", variant.past_is_ready ? " past_is_ready" : "");
+        const std::string name = kind + shape;
+        const bool verifies = load.name == std::string("verify");  // beside one row of each sequence
         bench.run(name, [&](bench::Setup& setup) {
           const int64_t size = dtype_size(dtype), num_tokens = load.num_seqs * load.rows;
           const int64_t pages_per_seq = divide_up(load.length, kPageSize), num_pages = load.num_seqs * pages_per_seq;
@@ -215,7 +223,8 @@ int main(int argc, char** argv) {
           p.kv.v.format = v_format;
           p.kv.k.scale_strides = nhd_strides(kPageSize, model.num_kv_heads, scales_of(k_format));
           p.kv.v.scale_strides = nhd_strides(kPageSize, model.num_kv_heads, scales_of(v_format));
-          if (quantised && !per_token && variant.scaling != KvScaling::mx) p.kv.k.scale = p.kv.v.scale = setup.values(std::vector<float>{1.0f});
+          if (quantised && !per_token && variant.scaling != KvScaling::mx)
+            p.kv.k.scale = p.kv.v.scale = setup.values(std::vector<float>{1.0f});
           p.kv.num_pages = num_pages;
           p.kv.page_size = kPageSize;
           p.kv.num_kv_heads = model.num_kv_heads;
@@ -255,7 +264,10 @@ int main(int argc, char** argv) {
                                allow_wgmma(!variant.mma_sync);
                                return paged_attention(p, execution);
                              },
-                             flops, plain ? std::string() : type + shape};
+                             flops,
+                             verifies ? kind + shape_of("decode", 1)
+                             : plain  ? std::string()
+                                      : type + shape};
         });
       }
     }
