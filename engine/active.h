@@ -17,6 +17,7 @@ namespace prologue {
 
 using EngineClock = std::chrono::steady_clock;
 
+inline constexpr int64_t kMaxDraftedSeqs = 64;  // of a step, by a draft model
 inline constexpr int64_t kScoreRows = 64;  // rows of logits of a scoring step, at most
 
 // Runs a function of the caller's. If it throws, returns an error: "`who` failed: what it threw".
@@ -86,6 +87,7 @@ struct Engine::EnqueuedStep {
   std::vector<Sample*> rows;  // samples of these requests
   bool verifies = false;      // a sequence has drafts
   bool only_decodes = true;   // no sequence has a part of its prompt
+  bool is_typical = true;     // what it costs is worth knowing: a captured step that is replayed, or steps are not captured
   EngineClock::time_point begin;
 };
 
@@ -97,6 +99,7 @@ struct Engine::Drafts {
   std::vector<DraftHistory*> histories;
   std::vector<Sample*> samples;  // of `sequences`
   std::vector<int32_t> tokens;   // of a sequence: the last known one and its drafts
+  bool verified_last = false;    // the step that was read last has
 };
 
 // Whoever runs steps holds one.

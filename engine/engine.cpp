@@ -22,7 +22,6 @@ namespace prologue {
 namespace {
 
 constexpr int64_t kMaxSeqs = 4096;
-constexpr int64_t kMaxDraftedSeqs = 64;                       // by a draft model
 constexpr int64_t kMaxStepDrafts = 256;                       // a step with more rows costs more than its drafts bring
 constexpr double kRowCostOnGpu = 0.002, kRowCostOnCpu = 0.1;  // what is tried at first: StepCosts
 // Tables of positions and pages are as long as this: a file must not ask for any length.
@@ -148,7 +147,7 @@ Result<std::unique_ptr<Engine>> Engine::make(const EngineOptions& options) {
 int64_t Engine::weight_bytes() const {
   int64_t bytes = 0;
   for (const Model& each : models_) bytes += each.weight_bytes;
-  return bytes;
+  return bytes + (draft_model_ == nullptr ? 0 : draft_model_->weight_bytes());
 }
 
 Status Engine::start() {
@@ -243,23 +242,35 @@ Result<std::vector<int64_t>> Engine::choose_pages(const RunnerConfig& runner, co
     // On a GPU nothing else needs the rest. The CPU's memory is everybody's, and pages take theirs when they are first written.
     const double usable = execution_.device == Device::cuda ? 0.9 : 0.25 / static_cast<double>(ranks_->size());
     num_bytes = static_cast<int64_t>(usable * static_cast<double>(std::max<int64_t>(0, free_bytes - activations.total_bytes)));
-    if (draft_model_ != nullptr) {  // its cache has as many pages
-      const auto own = static_cast<double>(page_bytes);
-      num_bytes =
-          static_cast<int64_t>(static_cast<double>(num_bytes) * own / (own + static_cast<double>(draft_model_->page_bytes())));
-    }
   }
   KvSizing sizing;
   sizing.windows = groups.windows;
   sizing.max_seqs = o.max_seqs;
   const int64_t steps_at_a_time = o.overlap ? 2 : 1;
   sizing.max_step_tokens = std::min<int64_t>(steps_at_a_time * o.max_step_tokens + o.max_seqs * kTokensAhead, INT32_MAX);
-  auto pages = pages_that_fit(storage, sizing, num_bytes);
-  if (!pages.ok() && pages.status().code() != StatusCode::resource_exhausted) return pages.status();
-  // What does not even fit one page is left to the allocation to refuse.
-  std::vector<int64_t> num_pages = pages.ok() ? *pages : std::vector<int64_t>(groups.windows.size(), 1);
   const int64_t most = std::min<int64_t>(divide_up(wanted_context, o.page_size) * o.max_seqs, INT32_MAX);
-  for (int64_t& each : num_pages) each = std::min(each, most);
+  const auto fit = [&](int64_t bytes) -> Result<std::vector<int64_t>> {
+    auto pages = pages_that_fit(storage, sizing, bytes);
+    if (!pages.ok() && pages.status().code() != StatusCode::resource_exhausted) return pages.status();
+    // What does not even fit one page is left to the allocation to refuse.
+    std::vector<int64_t> num_pages = pages.ok() ? *pages : std::vector<int64_t>(groups.windows.size(), 1);
+    for (int64_t& each : num_pages) each = std::min(each, most);
+    return num_pages;
+  };
+  PROLOGUE_ASSIGN_OR_RETURN(std::vector<int64_t> num_pages, fit(num_bytes));
+  if (draft_model_ == nullptr || o.kv_memory > 0) return num_pages;
+  // The draft model's cache has as many pages as the largest group. Both together must fit.
+  constexpr int kRounds = 8;  // mostly the second one is right
+  double own_bytes = static_cast<double>(num_bytes);
+  for (int round = 0; round < kRounds; ++round) {
+    double bytes = static_cast<double>(*std::max_element(num_pages.begin(), num_pages.end()) * draft_model_->page_bytes());
+    for (int64_t g = 0; g < storage.num_groups(); ++g) {
+      bytes += static_cast<double>(num_pages[static_cast<size_t>(g)] * storage.bytes_per_page(g));
+    }
+    if (bytes <= static_cast<double>(num_bytes)) break;
+    own_bytes *= static_cast<double>(num_bytes) / bytes;
+    PROLOGUE_ASSIGN_OR_RETURN(num_pages, fit(static_cast<int64_t>(own_bytes)));
+  }
   return num_pages;
 }
 
@@ -394,6 +405,9 @@ Status Engine::check_request(const Request& request) const {
     return invalid_argument(what, " has token id ", token, ": the vocabulary has ids 0 to ", config().vocab_size - 1);
   };
   for (const int32_t token : request.prompt) PROLOGUE_RETURN_IF_ERROR(check_token("the prompt", token));
+  if (static_cast<int64_t>(request.prediction.size()) > context_length_) {
+    return invalid_argument("the prediction has ", request.prediction.size(), " tokens: the context has only ", context_length_);
+  }
   for (const int32_t token : request.prediction) PROLOGUE_RETURN_IF_ERROR(check_token("the prediction", token));
   if (request.max_tokens < 1) return invalid_argument("max-tokens is ", request.max_tokens, ": it must be at least 1");
   if (request.num_samples < 1 || request.num_samples > kMaxSamples) {
@@ -481,6 +495,8 @@ Result<std::shared_ptr<Engine::Active>> Engine::make_active(Request request, Out
   std::vector<int32_t>& stop_tokens = request.stop_tokens;  // every token is looked up
   std::sort(stop_tokens.begin(), stop_tokens.end());
   stop_tokens.erase(std::unique(stop_tokens.begin(), stop_tokens.end()), stop_tokens.end());
+  if (options_.speculation != Speculation::prompt_lookup && options_.speculation != Speculation::custom)
+    request.prediction.clear();
   auto active = std::make_shared<Active>();
   active->request = std::move(request);
   active->on_output = std::move(on_output);

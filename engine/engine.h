@@ -53,8 +53,8 @@ struct EngineOptions {
   // So many ranks share the model, each with a GPU, or on the CPU with a part of the threads (docs/parallel.md). At most kMaxRanks, and what
   // the model's counts of heads and channels allow.
   int64_t tensor_parallel = 1;
-  double rank_seconds =
-      0.0;  // a rank that the others wait for so long counts as failed, and ends all requests; 0 = 10 on CUDA, 60 on the CPU
+  // A rank that the others wait for so long counts as failed, and ends all requests; 0 = 10 on CUDA, 60 on the CPU.
+  double rank_seconds = 0.0;
   int64_t page_size = 16;
   // The most tokens of one sequence, prompt and generated, are limited to this; 0 = the model's limit, up to 262144. At most
   // ModelConfig::longest_context().
@@ -70,12 +70,12 @@ struct EngineOptions {
   // Drafts of the next tokens are verified, several in a step. Sampled tokens are those that come without; bits of logits may differ as they
   // do between batches.
   Speculation speculation = Speculation::none;
-  int64_t max_drafts = kMaxDrafts;  // of a sequence in a step, 1 to kMaxDrafts
-  std::string draft_model_path;
+  int64_t max_drafts = kMaxDrafts;     // of a sequence in a step, 1 to kMaxDrafts
+  std::string draft_model_path;        // for Speculation::draft_model. Its KV cache comes on top of kv_memory, if that is given
   bool all_drafts = false;             // all drafts are verified; false: as many as pay, by what steps were measured to cost
   std::shared_ptr<Proposer> proposer;  // for Speculation::custom, which no other engine may use
-  bool batch_invariant =
-      false;                // the bits of a request depend on nothing else: not on the batch, chunks, prefix hits or preemption
+  // The bits of a request depend on nothing else: not on the batch, chunks, prefix hits or preemption.
+  bool batch_invariant = false;
   int32_t num_threads = 0;  // CPU; 0 = all cores
   bool fused = true;        // run the fused graph
   bool fused_projections = true;  // and on CUDA, in steps of few tokens, five kernels a layer (model_runner.h)
@@ -173,7 +173,7 @@ class Engine {
   const std::string& weight_types() const { return model().weight_types; }
   // Returns whether x of products of many tokens is quantised (EngineOptions::activations).
   bool quantizes_activations() const { return quantizes_activations_; }
-  int64_t weight_bytes() const;  // of all weights, on all ranks
+  int64_t weight_bytes() const;  // of all weights, on all ranks, and of the draft model
   KvFormat k_format() const {    // of the KV cache
     return options_.kv_format.type == DType::unset ? KvFormat{model().dtype, KvScaling::none} : options_.kv_format;
   }

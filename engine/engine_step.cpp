@@ -97,17 +97,20 @@ Status Engine::propose_drafts() {
 // Returns whether there are some; without all tokens, whether there would be.
 Result<bool> Engine::ask_for_drafts(bool tokens_are_known) {
   Drafts& own = *drafts_;
+  const int64_t most = draft_model_ != nullptr ? kMaxDraftedSeqs : options_.max_seqs;
   own.decoding.clear();
   own.sequences.clear();
   own.histories.clear();
   own.samples.clear();
+  const int64_t room = scheduler_->room_for_drafts();
+  if (room < 1) return false;
   scheduler_->decoding(own.decoding);
   for (ScheduledSequence* const each : own.decoding) {
     auto& sample = static_cast<Sample&>(*each);
     each->drafts.clear();
     DraftSequence sequence;
-    sequence.max_drafts = std::min(options_.max_drafts, each->max_length - each->length() - 1);
-    if (sequence.max_drafts < 1) continue;
+    sequence.max_drafts = std::min({options_.max_drafts, room, each->max_length - each->length() - 1});
+    if (sequence.max_drafts < 1 || static_cast<int64_t>(own.sequences.size()) == most) continue;
     sequence.id = sample.id();
     sequence.tokens = each->tokens;
     sequence.num_prompt = sample.num_prompt;
@@ -119,7 +122,10 @@ Result<bool> Engine::ask_for_drafts(bool tokens_are_known) {
   }
   if (own.sequences.empty()) return false;
   const auto num_rows = static_cast<int64_t>(own.decoding.size());
-  PROLOGUE_ASSIGN_OR_RETURN(const bool found, own.speculator.propose(own.sequences, own.histories, num_rows, tokens_are_known));
+  Result<bool> found = false;
+  const auto propose = [&] { found = own.speculator.propose(own.sequences, own.histories, num_rows, tokens_are_known); };
+  PROLOGUE_RETURN_IF_ERROR(call_back("the proposer", propose));
+  if (!found.ok()) return found;
   for (size_t s = 0; s < own.sequences.size(); ++s) {
     Sample& sample = *own.samples[s];
     for (const int32_t token : own.sequences[s].drafts) {
@@ -159,7 +165,9 @@ Status Engine::enqueue(const StepPlan& plan, EngineClock::time_point begin) {
     PROLOGUE_RETURN_IF_ERROR(fill_batch(plan));
     return runner_->enqueue(batch_, top_logprobs);
   };
+  const int64_t num_replayed = runner_->front().num_replayed();
   const Status status = catch_out_of_memory(run);
+  enqueued_.back().is_typical = !options_.cuda_graphs || runner_->front().num_replayed() > num_replayed;
   if (!status.ok()) enqueued_.pop_back();
   return status;
 }
@@ -306,7 +314,10 @@ Status Engine::read_step() {
 void Engine::note_cost(const EnqueuedStep& step) {
   const EngineClock::time_point begin = std::max(step.begin, last_read_);
   last_read_ = EngineClock::now();
-  if (drafts_ == nullptr || !step.only_decodes) return;
+  if (drafts_ == nullptr) return;
+  // The first step without drafts after one that has some overlaps nothing.
+  const bool is_alone = std::exchange(drafts_->verified_last, step.verifies) && !step.verifies;
+  if (!step.only_decodes || !step.is_typical || (is_alone && options_.overlap)) return;
   drafts_->speculator.costs().add(static_cast<int64_t>(step.rows.size()), step.verifies, seconds_between(begin, last_read_));
 }
 
@@ -357,11 +368,12 @@ Status Engine::take_verified(const EnqueuedSequence& sequence, const StepResults
   }
   drafts_->speculator.add(sample.draft_history, sample.draft_evidence, num_drafts, accepted);
   sample.completion.draft_tokens += num_drafts;
-  sample.completion.accepted_tokens += accepted;
   counts_.draft_tokens += num_drafts;
-  counts_.accepted_tokens += accepted;
-  for (int64_t i = 0; i <= accepted && !sample.ended; ++i)
+  for (int64_t i = 0; i <= accepted && !sample.ended; ++i) {
+    if (i < accepted)
+      ++sample.completion.accepted_tokens, ++counts_.accepted_tokens;  // drafts after the end of the text do not count
     take_token(sample, sequence.first_row + static_cast<size_t>(i), results);
+  }
   return sample.ended ? Status() : scheduler_->end_drafts(sample);
 }
 
@@ -426,7 +438,7 @@ void Engine::finish(Sample& sample, FinishReason reason, Status status) {
   });
   if (sample.text.stopped() && reason != FinishReason::error) completion.finish_reason = FinishReason::stop;
   scheduler_->remove(sample);
-  if (drafts_ != nullptr) drafts_->speculator.forget(sample.id());
+  if (drafts_ != nullptr) (void)call_back("the proposer", [&] { drafts_->speculator.forget(sample.id()); });
   (void)catch_out_of_memory([&]() -> Status {
     if (!sample.adjustments.empty()) free_adjustments_.push_back(std::move(sample.adjustments));
     sample.adjustments.clear();

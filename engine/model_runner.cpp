@@ -19,6 +19,7 @@ namespace {
 constexpr int64_t kFirstLengthBucket = 256;  // each of the next ones is twice as long
 constexpr int64_t kFew = 8;                  // up to here the buckets of sequences and tokens are powers of two
 constexpr int64_t kMaxCapturedSeqlen = 16;   // tokens of a sequence in a captured step
+constexpr int64_t kMostCaptured = 1024;      // sizes; steps of further ones are launched
 
 // Whether the step has one token and one row of logits for each sequence.
 bool decodes(const StepInputs& step) {
@@ -26,11 +27,18 @@ bool decodes(const StepInputs& step) {
          step.num_seqs > 0;
 }
 
-// Steps are captured for 1, 2, 4, 8, 16, 24, 32, ... sequences, and as many tokens.
+// Steps with one token of each sequence are captured for 1, 2, 4, 8, 16, 24, 32, ... sequences.
 int64_t bucket_of(int64_t count) {
   if (count <= kFew) return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(count)));
   return round_up(count, kFew);
 }
+
+// Steps with drafts are captured for 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, ... sequences and tokens, of up to 4 or 16 tokens of a sequence.
+int64_t coarse_bucket_of(int64_t count) {
+  const auto power = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(count)));
+  return power > 16 && count <= power / 4 * 3 ? power / 4 * 3 : power;
+}
+int64_t seqlen_bucket(int64_t seqlen) { return seqlen <= 1 ? 1 : seqlen <= 4 ? 4 : kMaxCapturedSeqlen; }
 
 bool is_float8(const PackedWeight& weight) {
   for (int32_t s = 0; s < weight.num_segments; ++s) {
@@ -255,9 +263,10 @@ Status ModelRunner::run_step(const StepBatch& batch, int64_t top_logprobs) {
   const bool captures = capture_ && (one_each || verifies(batch));
   StepPadding padding;
   if (captures) {
-    padding.num_seqs = std::min(bucket_of(batch.num_seqs()), limits().max_seqs);
-    padding.num_tokens = std::min({bucket_of(batch.num_tokens()), limits().max_tokens, limits().max_logit_rows});
-    padding.max_seqlen_q = bucket_of(batch.max_seqlen_q());
+    padding.num_seqs = std::min((one_each ? bucket_of : coarse_bucket_of)(batch.num_seqs()), limits().max_seqs);
+    padding.num_tokens =
+        std::min({(one_each ? bucket_of : coarse_bucket_of)(batch.num_tokens()), limits().max_tokens, limits().max_logit_rows});
+    padding.max_seqlen_q = std::min(seqlen_bucket(batch.max_seqlen_q()), limits().max_tokens);
     if (one_each) padding.num_seqs = padding.num_tokens = std::min(padding.num_seqs, padding.num_tokens);
   }
   StepBuffers& arrays = one_each || captures ? decode_arrays_ : prompt_arrays_;
@@ -279,8 +288,8 @@ Status ModelRunner::run_step(const StepBatch& batch, int64_t top_logprobs) {
 
 // Whether every token has a row of logits: the sequences have drafts, or some have.
 bool ModelRunner::verifies(const StepBatch& batch) const {
-  return batch.num_tokens() == batch.num_logit_rows() && batch.num_tokens() > 0 && batch.max_seqlen_q() <= kMaxCapturedSeqlen &&
-         batch.num_tokens() <= limits().max_logit_rows;
+  return batch.each_token_has_a_row() && batch.num_tokens() > 0 && batch.max_seqlen_q() <= kMaxCapturedSeqlen &&
+         batch.num_tokens() <= std::min(limits().max_logit_rows, limits().max_tokens);
 }
 
 Status ModelRunner::enqueue_next(int64_t max_seq_len, int64_t top_logprobs) {
@@ -314,6 +323,10 @@ int64_t ModelRunner::length_bucket(int64_t length) const {
 
 // The first step of a size runs as it is, so that whatever is loaded or chosen at first use is there when the second one is captured.
 Status ModelRunner::replay(const StepInputs& step) {
+  if (static_cast<int64_t>(captured_.size()) >= kMostCaptured) {
+    const auto found = captured_.find({step.num_seqs, step.num_tokens, step.max_seqlen_q, step.max_seq_len});
+    if (found == captured_.end()) return enqueue_graph(step);
+  }
   const auto [found, is_new] = captured_.try_emplace({step.num_seqs, step.num_tokens, step.max_seqlen_q, step.max_seq_len});
   if (is_new) return enqueue_graph(step);
   if (!found->second) {

@@ -183,12 +183,20 @@ void Scheduler::decoding(std::vector<ScheduledSequence*>& sequences) const {
   }
 }
 
+int64_t Scheduler::room_for_drafts() const {
+  if (!has_plenty()) return 0;
+  const auto reads = [](const ScheduledSequence* each) { return each->length() - each->num_computed > 1; };
+  const bool prompts_wait = num_waiting() > 0 || std::any_of(running_.begin(), running_.end(), reads);
+  const int64_t left = limits_.max_step_tokens - num_running();
+  return std::min(limits_.max_drafts, prompts_wait ? left / 2 : left);
+}
+
 // Plans one token of every running sequence whose prompt is computed, and its drafts. Those never take a page that another sequence needs.
 Status Scheduler::plan_decodes(StepPlan& plan) {
   for (size_t i = 0; i < running_.size(); ++i) {
     ScheduledSequence& sequence = *running_[i];
     if (!decodes(sequence)) continue;
-    const int64_t most = has_plenty() ? std::min(draft_budget_, sequence.max_length - sequence.length() - 1) : 0;
+    const int64_t most = std::min(draft_budget_, sequence.max_length - sequence.length() - 1);
     sequence.drafts.resize(std::min(sequence.drafts.size(), static_cast<size_t>(most)));
     const auto num_drafts = static_cast<int64_t>(sequence.drafts.size());
     PROLOGUE_ASSIGN_OR_RETURN(const bool has_room, make_room(sequence, 1 + num_drafts));
@@ -295,7 +303,7 @@ Status Scheduler::plan(StepPlan& plan) {
     ++plan_number_;
     tables_changed_ = false;
     budget_ = limits_.max_step_tokens;
-    draft_budget_ = std::min(limits_.max_drafts, limits_.max_step_tokens - num_running());
+    draft_budget_ = room_for_drafts();
     make_way();
     PROLOGUE_RETURN_IF_ERROR(plan_decodes(plan));
     PROLOGUE_RETURN_IF_ERROR(plan_prompts(plan));

@@ -100,6 +100,8 @@ class Scheduler {
   Status plan(StepPlan& plan);
   // Appends the sequences whose next step may have drafts: it has one token, and no sample of the same prompt waits for it.
   void decoding(std::vector<ScheduledSequence*>& sequences) const;
+  // Returns how many drafts the next plan may have: none if pages are scarce, and while prompts wait at most half of the tokens that are left.
+  int64_t room_for_drafts() const;
   // Called if the next plan does not continue the previous one (something else has run in between).
   void restart() { last_rows_ = -1; }
 

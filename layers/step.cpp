@@ -71,6 +71,7 @@ void StepBatch::clear() {
   max_seq_len_ = 0;
   max_pages_ = 0;
   has_tokens_from_ = false;
+  each_token_has_a_row_ = true;
 }
 
 Status StepBatch::check_sequence(const int32_t* tokens, int64_t num_tokens, int64_t first_position,
@@ -134,6 +135,7 @@ void StepBatch::add_sequence_of_groups(const int32_t* tokens, int64_t num_tokens
     for (int64_t i = 0; i < num_logit_rows; ++i)
       logit_rows_.push_back(static_cast<int32_t>(this->num_tokens() - num_logit_rows + i));
     sampling_rows_.resize(logit_rows_.size());
+    each_token_has_a_row_ = each_token_has_a_row_ && num_logit_rows == num_tokens;
     if (num_tokens <= 1 && num_decode_seqs_ == num_seqs()) ++num_decode_seqs_;
     ends_.push_back(static_cast<int32_t>(token_ids_.size()));
     seq_lens_.push_back(static_cast<int32_t>(first_position + num_tokens));
@@ -154,6 +156,7 @@ void StepBatch::add_logit_row(int64_t token) {
   if (!check_index("the logits of token", token, num_tokens())) return;
   status_ = catch_out_of_memory([&]() -> Status {
     logit_rows_.push_back(static_cast<int32_t>(token));
+    each_token_has_a_row_ = false;
     sampling_rows_.emplace_back();
     return {};
   });

@@ -109,6 +109,7 @@ class PROLOGUE_API StepBatch {
   int64_t num_decode_seqs() const { return num_decode_seqs_; }  // sequences before the first one of more than one token
   int64_t num_logit_rows() const { return static_cast<int64_t>(logit_rows_.size()); }
   int64_t max_seqlen_q() const { return max_seqlen_q_; }
+  bool each_token_has_a_row() const { return each_token_has_a_row_; }  // of logits, and no more than that
   int64_t max_seq_len() const { return max_seq_len_; }
   bool has_tokens_from() const { return has_tokens_from_; }
   const Status& status() const { return status_; }
@@ -141,6 +142,7 @@ class PROLOGUE_API StepBatch {
   int64_t max_seq_len_ = 0;
   int64_t max_pages_ = 0;
   bool has_tokens_from_ = false;
+  bool each_token_has_a_row_ = true;
 };
 
 // These are the sizes of a step's device arrays.

@@ -50,7 +50,7 @@ RunnerConfig DraftModel::runner_config(int64_t num_pages) const {
   RunnerConfig config;
   config.page_size = options_.page_size;
   config.num_pages = num_pages;
-  config.max_tokens = options_.max_step_tokens;
+  config.max_tokens = std::max(options_.max_step_tokens, options_.max_seqs * kFewTokens);
   config.max_seqs = options_.max_seqs;
   config.max_logit_rows = options_.max_seqs * kFewTokens;
   config.capture = options_.capture;
@@ -116,7 +116,6 @@ Result<bool> DraftModel::make_room(Sequence& own, int64_t num_tokens) {
 // Takes off what the cache has and the text has not, and makes room for the tokens that are missing and for all drafts but the last. At least
 // the last token is computed. Returns false if there are no drafts for this sequence.
 Result<bool> DraftModel::prepare(DraftSequence& sequence, Sequence& own) {
-  own.last_call = num_calls_;
   const auto length = static_cast<int64_t>(sequence.tokens.size());
   if (sequence.max_drafts < 1 || length + sequence.max_drafts > runner_->limits().max_seq_len) return false;
   const auto same = std::mismatch(own.tokens.begin(), own.tokens.end(), sequence.tokens.begin(), sequence.tokens.end()).first;
@@ -218,7 +217,10 @@ Status DraftModel::propose(std::span<DraftSequence> sequences) {
     ++num_calls_;
     std::vector<Drafted> drafted;
     int64_t max_drafts = 0;
-    for (DraftSequence& sequence : sequences) max_drafts = std::max(max_drafts, sequence.max_drafts);
+    for (DraftSequence& sequence : sequences) {
+      max_drafts = std::max(max_drafts, sequence.max_drafts);
+      sequences_[sequence.id].last_call = num_calls_;
+    }
     for (DraftSequence& sequence : sequences) {
       if (static_cast<int64_t>(drafted.size()) == options_.max_seqs) break;
       const int64_t wanted = sequence.max_drafts;

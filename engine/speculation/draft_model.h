@@ -43,7 +43,6 @@ class DraftModel : public Proposer {
   void forget(int64_t id) override;
   bool is_cheap() const override { return false; }
 
-  const ModelConfig& config() const { return model_.config; }
   int64_t weight_bytes() const { return model_.weight_bytes; }
 
  private:

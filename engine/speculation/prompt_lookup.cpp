@@ -65,8 +65,11 @@ Status PromptLookup::propose(std::span<DraftSequence> sequences) {
       add_tokens(index, sequence);
       Match match = longest_match(index);
       sequence.evidence = evidence_of(match.length);
-      if (!sequence.prediction.empty() && static_cast<int64_t>(sequence.tokens.size()) == sequence.num_prompt) {
-        match = {0, kShortest};  // what is predicted begins here
+      // What is predicted begins where the prompt ends. One token of it is no match yet.
+      const int64_t num_generated = static_cast<int64_t>(sequence.tokens.size()) - sequence.num_prompt;
+      if (!sequence.prediction.empty() &&
+          (num_generated == 0 || (num_generated == 1 && sequence.tokens.back() == sequence.prediction.front()))) {
+        match = {num_generated, kShortest};
         sequence.evidence = kDraftEvidence - 1;
       }
       if (match.length == 0) continue;

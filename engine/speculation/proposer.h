@@ -13,7 +13,7 @@ namespace prologue {
 
 inline constexpr int64_t kMaxDrafts = 15;     // of a sequence in a step
 inline constexpr int32_t kDraftEvidence = 4;  // kinds of evidence: DraftSequence::evidence is below this
-inline constexpr int32_t kModelEvidence = 2;  // that of all proposers that are not cheap
+inline constexpr int32_t kModelEvidence = 2;  // of the drafts of proposers that are not cheap
 
 // Describes a sequence whose next step may verify drafts.
 struct DraftSequence {
@@ -29,7 +29,7 @@ struct DraftSequence {
   // The proposer fills in these two.
   std::vector<int32_t> drafts;  // the tokens after `tokens`, in order; ids of the vocabulary. Empty: it has no guess
   // How good the guess is, as a class: the engine counts for each class and sequence how many drafts were accepted, and has few of a class
-  // verified that is mostly wrong.
+  // verified that is mostly wrong. Of a proposer that is not cheap all are of one class, kModelEvidence, whatever it says.
   int32_t evidence = 0;
 };
 
@@ -37,7 +37,8 @@ class Proposer {
  public:
   virtual ~Proposer() = default;
 
-  // Fills in the drafts of each sequence. It is called between steps, on the thread that runs them. An error ends the requests that run.
+  // Fills in the drafts of each sequence. It is called between steps, on the thread that runs them. An error, or an exception,
+  // ends the requests that run.
   virtual Status propose(std::span<DraftSequence> sequences) = 0;
   // The sequence has ended. Ids that it does not know are ignored.
   virtual void forget(int64_t id) = 0;

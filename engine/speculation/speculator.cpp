@@ -19,7 +19,8 @@ constexpr int64_t kMostPatience = 1024;
 constexpr int64_t kFewRows = 16;    // up to here every number of rows is measured for itself, then eight together
 constexpr int64_t kFirstSteps = 2;  // of a size, which are not measured
 constexpr int64_t kLasting = 512;   // steps after which a measurement says nothing any more
-constexpr double kNew = 0.2;        // weight of a new measurement
+constexpr double kSlower = 0.05;
+constexpr double kNew = 0.2;  // weight of a new measurement
 constexpr double kMostOfOld =
     2.0;  // a step that took longer than that, as a multiple of what is known, was disturbed: it counts as that
 
@@ -127,13 +128,12 @@ Result<bool> Speculator::propose(std::span<DraftSequence> sequences, std::span<D
     if (!all_ && !choose_depth(sequences, histories, num_rows)) return false;
     if (!tokens_are_known) return true;
   }
-  PROLOGUE_RETURN_IF_ERROR(call(sequences));
+  PROLOGUE_RETURN_IF_ERROR(call(sequences, histories));
   return catch_out_of_memory([&] { return choose_drafts(sequences, histories, num_rows); });
 }
 
 // Sets max_drafts to what makes the most tokens a second, the proposer's time included. Returns false if that is without drafts.
-bool Speculator::choose_depth(std::span<DraftSequence> sequences, std::span<DraftHistory* const> histories,
-                              int64_t num_rows) const {
+bool Speculator::choose_depth(std::span<DraftSequence> sequences, std::span<DraftHistory* const> histories, int64_t num_rows) {
   int64_t most = 0, num_drafts = 0, chosen = 0;
   for (const DraftSequence& sequence : sequences) most = std::max(most, sequence.max_drafts);
   auto tokens = static_cast<double>(num_rows);
@@ -148,6 +148,9 @@ bool Speculator::choose_depth(std::span<DraftSequence> sequences, std::span<Draf
     const double rate = tokens / (costs_.seconds(num_rows + num_drafts, true) + static_cast<double>(depth) * draft_seconds_);
     if (rate > best) best = rate, chosen = depth;
   }
+  // A time that is never measured again could be that of a disturbed call.
+  num_skipped_ = chosen == 0 ? num_skipped_ + 1 : 0;
+  if (num_skipped_ > kLasting) num_skipped_ = 0, draft_seconds_ = 0.0;
   for (size_t s = 0; s < sequences.size(); ++s) {
     if (chosen == 0) histories[s]->skip(kModelEvidence);
     sequences[s].max_drafts = std::min(sequences[s].max_drafts, chosen);
@@ -155,16 +158,22 @@ bool Speculator::choose_depth(std::span<DraftSequence> sequences, std::span<Draf
   return chosen > 0;
 }
 
-Status Speculator::call(std::span<DraftSequence> sequences) {
+Status Speculator::call(std::span<DraftSequence> sequences, std::span<DraftHistory* const> histories) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point start = Clock::now();
   PROLOGUE_RETURN_IF_ERROR(proposer_->propose(sequences));
+  if (proposer_->is_cheap()) return {};
   size_t depth = 0;
-  for (const DraftSequence& sequence : sequences) depth = std::max(depth, sequence.drafts.size());
-  if (proposer_->is_cheap() || depth == 0 || ++num_calls_ <= kFirstSteps) return {};
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    depth = std::max(depth, sequences[s].drafts.size());
+    sequences[s].evidence = kModelEvidence;
+    if (sequences[s].max_drafts > 0 && sequences[s].drafts.empty())
+      histories[s]->add(kModelEvidence, 1, 0);  // it was called for nothing
+  }
+  if (depth == 0 || ++num_calls_ <= kFirstSteps) return {};
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count() / static_cast<double>(depth);
-  draft_seconds_ =
-      draft_seconds_ == 0.0 ? seconds : draft_seconds_ + kNew * (std::min(seconds, kMostOfOld * draft_seconds_) - draft_seconds_);
+  // A call that reads prompts takes longer: a shorter time counts at once, a longer one little by little.
+  draft_seconds_ = draft_seconds_ == 0.0 ? seconds : std::min(seconds, (1.0 + kSlower) * draft_seconds_);
   return {};
 }
 

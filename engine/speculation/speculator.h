@@ -91,8 +91,8 @@ class Speculator {
 
  private:
   double acceptance(const DraftHistory& history, int32_t evidence) const;
-  bool choose_depth(std::span<DraftSequence> sequences, std::span<DraftHistory* const> histories, int64_t num_rows) const;
-  Status call(std::span<DraftSequence> sequences);
+  bool choose_depth(std::span<DraftSequence> sequences, std::span<DraftHistory* const> histories, int64_t num_rows);
+  Status call(std::span<DraftSequence> sequences, std::span<DraftHistory* const> histories);
   Result<bool> choose_drafts(std::span<DraftSequence> sequences, std::span<DraftHistory* const> histories,
                              int64_t num_rows) const;
 
@@ -103,6 +103,7 @@ class Speculator {
   DraftCounts counts_{0.99};    // of all sequences
   double draft_seconds_ = 0.0;  // for one more draft of each sequence, with a proposer that is not cheap; 0 = not known
   int64_t num_calls_ = 0;
+  int64_t num_skipped_ = 0;  // decisions without drafts since the last call
 };
 
 }  // namespace prologue

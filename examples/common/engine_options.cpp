@@ -91,7 +91,7 @@ EngineFlags::EngineFlags(Flags& flags, EngineOptions& options, const std::string
                        "the same, with the guesses of a small model that has the same tokens: a GGUF file or a directory")
             ->type_name("PATH"),
         flags.number<int64_t>("--max-drafts", options.max_drafts, {1, kMaxDrafts},
-                              "tokens that are guessed of a sequence in a step, at most"),
+                              "with --speculate or --draft: tokens that are guessed of a sequence in a step, at most"),
         flags.number<int32_t>("--threads", options.num_threads, {0, std::max(64, num_cpus), "0 = one per CPU"},
                               "CPU threads; 0 = one per CPU"),
         app.add_flag("--no-cuda-graphs", no_cuda_graphs_, "launch the kernels of every step one by one"),

@@ -108,13 +108,15 @@ void add_prompt_logprobs(ordered_json& result, const Tokenizer& tokenizer, const
 }
 
 ordered_json usage_object(const Usage& usage) {
-  return {{"prompt_tokens", usage.prompt_tokens},
-          {"completion_tokens", usage.completion_tokens},
-          {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
-          {"completion_tokens_details",
-           {{"accepted_prediction_tokens", usage.accepted_tokens},
-            {"rejected_prediction_tokens", usage.draft_tokens - usage.accepted_tokens}}}};
+  ordered_json object = {{"prompt_tokens", usage.prompt_tokens},
+                         {"completion_tokens", usage.completion_tokens},
+                         {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+                         {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+  if (usage.draft_tokens > 0) {
+    object["completion_tokens_details"] = {{"accepted_prediction_tokens", usage.accepted_tokens},
+                                           {"rejected_prediction_tokens", usage.draft_tokens - usage.accepted_tokens}};
+  }
+  return object;
 }
 
 // Returns one chunk of a stream, as an event.

@@ -221,6 +221,7 @@ std::vector<int32_t> read_prediction(const Fields& fields, const ApiModel& model
     text = to_text("prediction.content", content == nullptr ? json() : *content);
   }
   Result<std::vector<int32_t>> tokens = model.engine->tokenizer().encode(text, false, false);
+  if (tokens.ok()) tokens->resize(std::min(tokens->size(), static_cast<size_t>(model.engine->context_length())));
   if (!tokens.ok()) throw ApiError{400, str_cat("'prediction' cannot be read: ", tokens.status().message()), "prediction"};
   return std::move(tokens).value();
 }

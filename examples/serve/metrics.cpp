@@ -44,7 +44,7 @@ void write_engine(std::string& out, const EngineStats& stats) {
   write_value(out, "prologue_cached_tokens_total", "counter", "Tokens of prompts that were found in the KV cache.",
               stats.cached_tokens);
   write_value(out, "prologue_generated_tokens_total", "counter", "Generated tokens.", stats.generated_tokens);
-  write_value(out, "prologue_draft_tokens_total", "counter", "Guessed tokens that were verified (--speculate).",
+  write_value(out, "prologue_draft_tokens_total", "counter", "Guessed tokens that were verified (--speculate, --draft).",
               stats.draft_tokens);
   write_value(out, "prologue_accepted_tokens_total", "counter", "Guessed tokens that were accepted.", stats.accepted_tokens);
   write_value(out, "prologue_captured_graphs_total", "counter", "CUDA graphs that were captured.", stats.captured_graphs);

@@ -35,7 +35,7 @@ struct GatherCosSinParams {
   const uint8_t* pair_axis = nullptr;
   float* out = nullptr;
   PastTable past_table = PastTable::record;
-  DType type = DType::f32;    // of cos_sin
+  DType type = DType::f32;  // of cos_sin
   uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <memory>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -401,7 +402,7 @@ TEST_P(SpeculationEngine, ADraftModelChangesNothing) {
     }
     drafting.all_drafts = false;  // what pays is up to the machine
     expect_same(wanted, load(drafting)->generate(requests).value());
-    drafting.max_step_tokens = 16;  // prompts are read in parts
+    drafting.max_step_tokens = drafting.max_seqs;  // prompts are read in parts, and drafts have no room beside them
     drafting.all_drafts = true;
     expect_same(wanted, load(drafting)->generate(requests).value());
   }
@@ -450,7 +451,7 @@ class Broken : public Proposer {
     return {};
   }
   void forget(int64_t) override {}
-  bool is_cheap() const override { return false; }
+  bool is_cheap() const override { return true; }
 
  private:
   std::function<Status(DraftSequence&)> change_;
@@ -480,6 +481,8 @@ TEST(Speculation, SaysWhatIsWrongWithAProposer) {
             }),
             "a proposer says evidence 4: it must be between 0 and 3");
   EXPECT_EQ(message_of([](DraftSequence&) { return device_error("it fell over"); }), "it fell over");
+  EXPECT_EQ(message_of([](DraftSequence&) -> Status { throw std::runtime_error("it fell over"); }),
+            "the proposer failed: it fell over");
   EXPECT_EQ(message_of([](DraftSequence& s) {  // more than asked for: the rest is ignored
               s.drafts.assign(100, 1);
               return Status();
@@ -571,7 +574,7 @@ TEST(PromptLookup, LooksInThePrediction) {
     return sequence.drafts;
   };
   EXPECT_EQ(drafts_after({}), (Tokens{30, 31, 32}));
-  EXPECT_EQ(drafts_after({30}), Tokens());
+  EXPECT_EQ(drafts_after({30}), (Tokens{31, 32, 33}));
   EXPECT_EQ(drafts_after({30, 40}), Tokens());
   EXPECT_EQ(drafts_after({30, 40, 32, 33}), (Tokens{34, 35, 1}));
 }

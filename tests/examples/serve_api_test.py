@@ -545,9 +545,9 @@ class Speculation(ServerTest):
         for content in (text, 'something else', [{'type': 'text', 'text': text[:20]}, {'type': 'text', 'text': text[20:]}], ''):
             answers.append(self.server.post(CHAT, {**body, 'prediction': {'type': 'content', 'content': content}})[1])
         self.assertEqual({answer['choices'][0]['message']['content'] for answer in answers}, {text})
-        details = [answer['usage']['completion_tokens_details'] for answer in answers]
-        accepted = sum(each['accepted_prediction_tokens'] for each in details)
-        rejected = sum(each['rejected_prediction_tokens'] for each in details)
+        details = [answer['usage'].get('completion_tokens_details', {}) for answer in answers]
+        accepted = sum(each.get('accepted_prediction_tokens', 0) for each in details)
+        rejected = sum(each.get('rejected_prediction_tokens', 0) for each in details)
         after = self.server.metrics()
         self.assertEqual(after['prologue_accepted_tokens_total'] - before['prologue_accepted_tokens_total'], accepted)
         self.assertEqual(after['prologue_draft_tokens_total'] - before['prologue_draft_tokens_total'], accepted + rejected)
