@@ -33,10 +33,10 @@ int64_t bucket_of(int64_t count) {
   return round_up(count, kFew);
 }
 
-// Steps with drafts are captured for 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, ... sequences and tokens, of up to 4 or 16 tokens of a sequence.
+// Steps with drafts are captured for 1, 2, 4, 8, 16, 32, 48, 64, 96, 128, ... sequences and tokens, of up to 4 or 16 tokens of a sequence.
 int64_t coarse_bucket_of(int64_t count) {
-  const auto power = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(count)));
-  return power > 16 && count <= power / 4 * 3 ? power / 4 * 3 : power;
+  if (count <= 16) return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(count)));
+  return round_up(count, count <= 64 ? 16 : 32);
 }
 int64_t seqlen_bucket(int64_t seqlen) { return seqlen <= 1 ? 1 : seqlen <= 4 ? 4 : kMaxCapturedSeqlen; }
 
