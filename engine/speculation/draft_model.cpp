@@ -240,7 +240,6 @@ Status DraftModel::propose(std::span<DraftSequence> sequences) {
       drafts.resize(static_cast<size_t>(each.sequence->max_drafts));
       const auto unknown = [&](int32_t token) { return token >= options_.vocab_size; };
       drafts.erase(std::find_if(drafts.begin(), drafts.end(), unknown), drafts.end());
-      each.sequence->evidence = kModelEvidence;
       (void)cache_->release_out_of_window(each.own->cache_id, static_cast<int64_t>(each.sequence->tokens.size()) - 1);
     }
     return {};

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -31,12 +32,13 @@ struct DraftModelOptions {
 class DraftModel : public Proposer {
  public:
   // Loads the weights. `tokenizer`: that of the large model, with whose tokens those of the draft model must agree, as far as it has so many.
-  // invalid_argument: they do not. unsupported: the frequencies of its rope depend on a sequence's length. Otherwise as load_model.
+  // invalid_argument: they do not. Otherwise as load_model.
   static Result<std::unique_ptr<DraftModel>> load(const DraftModelOptions& options, const Tokenizer& tokenizer,
                                                   const Execution& execution);
   // Returns the bytes of a page of all layers.
   int64_t page_bytes() const;
-  // Makes the cache, with so many pages for each group of layers, and what a step needs. Called once, before propose().
+  // Makes the cache, with so many pages for each group of layers, and what a step needs. Called once, before propose(). unsupported: the
+  // frequencies of its rope depend on a sequence's length.
   Status start(int64_t num_pages);
 
   Status propose(std::span<DraftSequence> sequences) override;

@@ -16,13 +16,11 @@ constexpr double kExpected[kDraftEvidence] = {0.3, 0.5, 0.7, 0.85};
 constexpr double kWeightOfExpected = 4.0, kWeightOfOthers = 1.5;
 constexpr int64_t kMostPatience = 1024;
 
-constexpr int64_t kFewRows = 16;    // up to here every number of rows is measured for itself, then eight together
 constexpr int64_t kFirstSteps = 2;  // of a size, which are not measured
 constexpr int64_t kLasting = 512;   // steps after which a measurement says nothing any more
-constexpr double kSlower = 0.05;
-constexpr double kNew = 0.2;  // weight of a new measurement
-constexpr double kMostOfOld =
-    2.0;  // a step that took longer than that, as a multiple of what is known, was disturbed: it counts as that
+constexpr double kNew = 0.2;        // weight of a new measurement of a step
+constexpr double kMostOfOld = 2.0;  // a step that took so many times as long as is known was disturbed: it counts as that
+constexpr double kSlower = 0.05;    // how much longer a further draft may take than was known, at each call
 
 // Numbers of rows are measured one by one, from some on several together: those up to rows_of(bucket).
 constexpr int64_t kSingle = 16, kFew = 64, kMany = 512;
@@ -122,8 +120,8 @@ double Speculator::acceptance(const DraftHistory& history, int32_t evidence) con
 
 Result<bool> Speculator::propose(std::span<DraftSequence> sequences, std::span<DraftHistory* const> histories, int64_t num_rows,
                                  bool tokens_are_known) {
-  if (!all_ && !costs_.knows(num_rows, false))
-    return false;  // what a step costs without drafts is found out first, and now and then again
+  // What a step costs without drafts is found out first, and now and then again.
+  if (!all_ && !costs_.knows(num_rows, false)) return false;
   if (!proposer_->is_cheap()) {
     if (!all_ && !choose_depth(sequences, histories, num_rows)) return false;
     if (!tokens_are_known) return true;
@@ -167,8 +165,8 @@ Status Speculator::call(std::span<DraftSequence> sequences, std::span<DraftHisto
   for (size_t s = 0; s < sequences.size(); ++s) {
     depth = std::max(depth, sequences[s].drafts.size());
     sequences[s].evidence = kModelEvidence;
-    if (sequences[s].max_drafts > 0 && sequences[s].drafts.empty())
-      histories[s]->add(kModelEvidence, 1, 0);  // it was called for nothing
+    const bool for_nothing = sequences[s].max_drafts > 0 && sequences[s].drafts.empty();
+    if (for_nothing) histories[s]->add(kModelEvidence, 1, 0);
   }
   if (depth == 0 || ++num_calls_ <= kFirstSteps) return {};
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count() / static_cast<double>(depth);

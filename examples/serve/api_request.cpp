@@ -220,6 +220,7 @@ std::vector<int32_t> read_prediction(const Fields& fields, const ApiModel& model
   } else {
     text = to_text("prediction.content", content == nullptr ? json() : *content);
   }
+  if (model.engine->options().speculation != Speculation::prompt_lookup) return {};  // nothing looks it up
   Result<std::vector<int32_t>> tokens = model.engine->tokenizer().encode(text, false, false);
   if (tokens.ok()) tokens->resize(std::min(tokens->size(), static_cast<size_t>(model.engine->context_length())));
   if (!tokens.ok()) throw ApiError{400, str_cat("'prediction' cannot be read: ", tokens.status().message()), "prediction"};
